@@ -81,4 +81,4 @@ def test_dreamer_v3_bins_follow_head_keys() -> None:
     own = {"world_model": SETTINGS["dreamer_v3"]["world_model"] | {"reward_model": {"spacing": "symexp", "bins": 15}}}
     learner = ALGORITHMS["dreamer_v3"].build(context(SETTINGS["dreamer_v3"] | own, spec, num_envs=1))[0]
     assert learner.agent.world.number == TwoHot(15, "symexp")
-    assert learner.number == TwoHot(SETTINGS["dreamer_v3"].get("critic", {}).get("bins", 255))
+    assert learner.behavior.number == TwoHot(SETTINGS["dreamer_v3"].get("critic", {}).get("bins", 255))

@@ -24,5 +24,5 @@ def of_all(model_loss: str, few: Check, ends: Check) -> tuple[Mutant, ...]:
         Mutant("truncation as end", rows, swap("steps.terminated", "(steps.terminated | steps.truncated)"), ends),
         Mutant("ends taught as going on", model_loss, swap("~batch.terminated", "batch.terminated"), ends),
         Mutant("λ-return ends without a value", "lambda_return", swap("discount[-1:]", "0 * discount[-1:]"), few),
-        Mutant("norm of another", "DreamerLearner.gradient_step", swap("actor.norm", "critic.norm"), ("check_update",)),
+        Mutant("norm of another", "DreamerBehavior.train", swap("actor.norm", "critic.norm"), ("check_update",)),
     )

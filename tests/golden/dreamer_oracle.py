@@ -150,8 +150,8 @@ class Case(NamedTuple):
         learner, step = self.learner, given_step(self.learner, self.batch)
         model = learner.model_loss(step[0], Drawn(iter([self.noise["observed"]])))
         imagined = Drawn(iter([self.noise["action"], self.noise["imagined"]]))
-        policy = learner.actor_objective(ModelState(**model[3]), step[0].terminated, imagined)
-        found = (model, policy, learner.critic_objective(policy[3]))
+        policy = learner.behavior.actor_objective(ModelState(**model[3]), step[0].terminated, imagined)
+        found = (model, policy, learner.behavior.critic_objective(policy[3]))
         for name, loss in zip(self.gradients, found, strict=True):
             compare_gradients(name, self.parts[name], loss, self.gradients[name])
         logged = found[0][2] | found[1][2] | found[2][2]
@@ -162,7 +162,7 @@ class Case(NamedTuple):
     def check_update(self, policy_steps: int, amount: float | None) -> None:
         """Check that an update with learning rate 0 logs SheepRL's metrics, gradient norms and the noise amount."""
         learner = self.learner
-        for optimizer in (learner.world_optimizer, learner.actor_optimizer, learner.critic_optimizer):
+        for optimizer in (learner.world_optimizer, learner.behavior.actor_optimizer, learner.behavior.critic_optimizer):
             optimizer.set_lr(0.0)
         learner.noise, learner.updates = Drawn(iter(self.noise.values())), 1  # after the copy of the target critic
         found = learner.update(dataclasses.replace(self.batch, policy_steps=policy_steps), np.random.default_rng(0))

@@ -9,8 +9,9 @@ DISCRETE, PICTURES = ("check_losses", "discrete"), ("check_losses", "multi_discr
 CONTINUOUS, ENDS = ("check_losses", "continuous"), ("check_losses", "ends")
 CLAMPED, NORMAL = ("check_losses", "clamped"), ("check_losses", "normal")
 
-MODEL, ACTOR = (f"dreamer_v1.Learner.{name}" for name in ("model_loss", "actor_objective"))
-CRITIC = "DreamerLearner.critic_objective"
+MODEL, ACTOR = "dreamer_v1.Learner.model_loss", "dreamer_v1.Behavior.actor_objective"
+REWARD = "dreamer_v1.Behavior.predicted_reward"
+CRITIC = "DreamerBehavior.critic_objective"
 OF = "GaussianLatent.of"
 MUTANTS = (
     *of_all(MODEL, DISCRETE, PICTURES),
@@ -45,8 +46,8 @@ MUTANTS = (
     Mutant("returns of the states that imagination begins with", ACTOR, swap("A.feat[1:]", "A.feat[:-1]"), DISCRETE),
     Mutant(
         "reward of the state stepped to",
-        ACTOR,
-        swap("A.predict_reward(feat[:-1])", "A.predict_reward(feat[1:])"),
+        REWARD,
+        swap("imagined.feat[:-1]", "imagined.feat[1:]"),
         DISCRETE,
     ),
     Mutant("value of the state that is left", ACTOR, swap("value[1:]", "value[:-1]"), DISCRETE),

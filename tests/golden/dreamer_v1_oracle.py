@@ -48,7 +48,7 @@ def case_of(module: ModuleType, variant: str, *more: str) -> tuple[Case, dict[st
     learner = make_learner(module, typed, nvec, 64)
     world, actor = learner.agent.world, learner.agent.actor
     names = Names(learner.config.critic.mlp_layers, False, world.rssm.sizes[0])
-    parts = {"world": world, "actor": actor, "critic": learner.critic}
+    parts = {"world": world, "actor": actor, "critic": learner.behavior.critic}
     for name, target in parts.items():
         target.load_state_dict(ours(names, name, part(content, f"weights/{name}/")))
     rows = part(content, "batch/")

@@ -9,8 +9,9 @@ DISCRETE, PICTURES = ("check_losses", "discrete"), ("check_losses", "multi_discr
 MIXED, CONTINUOUS = ("check_losses", "mixed"), ("check_losses", "continuous")
 CLAMPED, SQUASHED = ("check_losses", "clamped"), ("check_losses", "tanh_normal")
 
-MODEL, ACTOR = (f"dreamer_v2.Learner.{name}" for name in ("model_loss", "actor_objective"))
-CRITIC = "DreamerLearner.critic_objective"
+MODEL, ACTOR = "dreamer_v2.Learner.model_loss", "dreamer_v2.Behavior.actor_objective"
+REWARD = "dreamer_v2.Behavior.predicted_reward"
+CRITIC = "DreamerBehavior.critic_objective"
 KL, ACTS = "dreamer_v2.kl_loss", "dreamer_v2.actor_loss"
 MUTANTS = (
     *of_all(MODEL, DISCRETE, PICTURES),
@@ -46,8 +47,8 @@ MUTANTS = (
     # Targets and their weights.
     Mutant(
         "reward of the state stepped to",
-        ACTOR,
-        swap("world.predict_reward(feat[:-1])", "world.predict_reward(feat[1:])"),
+        REWARD,
+        swap("imagined.feat[:-1]", "imagined.feat[1:]"),
         DISCRETE,
     ),
     Mutant("value of the state that is left", ACTOR, swap("value[1:]", "value[:-1]"), DISCRETE),
@@ -74,5 +75,5 @@ MUTANTS = (
     Mutant(
         "slow critic moves at every step", "DreamerLearner.update", swap("A.target_tau(B)", "1.0"), ("check_copies",)
     ),
-    Mutant("weights decay by the gradient", "dreamer_v2.Learner.rule", returned("settings"), ("check_decay",)),
+    Mutant("weights decay by the gradient", "dreamer_v2.Config.update_rule", returned("settings"), ("check_decay",)),
 )

@@ -41,7 +41,8 @@ def case_of(module: ModuleType, variant: str, *more: str) -> tuple[Case, dict[st
     learner = learner_of(module, variant, *more)
     world, actor = learner.agent.world, learner.agent.actor
     ours = Names(learner.config.critic.mlp_layers, learner.config.layer_norm, world.rssm.sizes[0]).of
-    parts = {"world": world, "actor": actor, "critic": learner.critic, "target": learner.target_critic}
+    behavior = learner.behavior
+    parts = {"world": world, "actor": actor, "critic": behavior.critic, "target": behavior.target_critic}
     for name, target in parts.items():
         target.load_state_dict(ours(name, part(content, f"weights/{name}/")))
     rows = part(content, "batch/")
@@ -80,7 +81,7 @@ def check_copies(module: ModuleType) -> None:
 def check_decay(module: ModuleType) -> None:
     """Check weights after ten steps of an optimizer whose weight decay is independent of the learning rate."""
     content = part(fixture("dreamer_v2"), "decay/")
-    config = module.Learner.rule(OptimizerConfig(lr=1e-2, eps=1e-5, weight_decay=1e-2))
+    config = module.Config(total_steps=1).update_rule(OptimizerConfig(lr=1e-2, eps=1e-5, weight_decay=1e-2))
     vector, lr = torch.from_numpy(content["before"]).double(), torch.tensor(1e-2, dtype=torch.float64)
     state = rules.slots(config, vector)
     for t, gradient in enumerate(torch.from_numpy(content["gradients"]).double(), 1):

@@ -9,7 +9,10 @@ DISCRETE, MIXED = ("check_losses", "multi_discrete"), ("check_losses", "mixed")
 MIXED_NORMAL = ("check_losses", "continuous_mixed")
 CONTINUOUS, DECOUPLED = ("check_losses", "continuous"), ("check_losses", "decoupled")
 
-MODEL, ACTOR, CRITIC = (f"dreamer_v3.Learner.{name}" for name in ("model_loss", "actor_objective", "critic_objective"))
+MODEL = "dreamer_v3.Learner.model_loss"
+ACTOR, CRITIC, REWARD = (
+    f"dreamer_v3.Behavior.{name}" for name in ("actor_objective", "critic_objective", "predicted_reward")
+)
 KL = "dreamer_v3.kl_loss"
 MUTANTS = (
     *of_all(MODEL, DISCRETE, DISCRETE),
@@ -47,8 +50,8 @@ MUTANTS = (
     # Returns and their weights.
     Mutant(
         "reward of the state that is left",
-        ACTOR,
-        swap("world.predict_reward(feat[1:])", "world.predict_reward(feat[:-1])"),
+        REWARD,
+        swap("imagined.feat[1:]", "imagined.feat[:-1]"),
         DISCRETE,
     ),
     Mutant("value of the state that is left", ACTOR, swap("value[1:]", "value[:-1]"), DISCRETE),

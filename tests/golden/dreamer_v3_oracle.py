@@ -37,10 +37,11 @@ def case_of(module: ModuleType, variant: str, *more: str) -> tuple[Case, dict[st
     world, actor = learner.agent.world, learner.agent.actor
     width = 0 if learner.config.world_model.decoupled_rssm else world.rssm.sizes[0]
     ours = Names(learner.config.critic.mlp_layers, True, width).of
-    parts = {"world": world, "actor": actor, "critic": learner.critic, "target": learner.target_critic}
+    behavior = learner.behavior
+    parts = {"world": world, "actor": actor, "critic": behavior.critic, "target": behavior.target_critic}
     for name, target in parts.items():
         target.load_state_dict(ours(name, part(content, f"weights/{name}/")))
-    learner.moments.low, learner.moments.high = map(torch.tensor, MADE["scales"][variant])
+    learner.behavior.moments.low, learner.behavior.moments.high = map(torch.tensor, MADE["scales"][variant])
     noise = noise_of(content, nvec, len(content["returns"]))
     gradients = {name: ours(name, part(content, f"gradients/{name}/")) for name in ("world", "actor", "critic")}
     batch = batch_of(part(content, "batch/"), nvec)
@@ -54,8 +55,8 @@ def check_losses(module: ModuleType, variant: str) -> None:
     assert tau == case.learner.config.critic.tau
     near("λ-returns", found["returns"], content["returns"].squeeze(-1))
     near("weights", found["weight"], content["discount"].squeeze(-1)[:-1])
-    near("low", case.learner.moments.low, content["low"])
-    near("high", case.learner.moments.high, content["high"])
+    near("low", case.learner.behavior.moments.low, content["low"])
+    near("high", case.learner.behavior.moments.high, content["high"])
 
 
 def check_update(module: ModuleType) -> None:
@@ -68,7 +69,7 @@ def check_nothing_learned(module: ModuleType) -> None:
     """Check that a new agent predicts reward and value 0, because its output weights are 0."""
     learner = make_learner(module, ["exp=dreamer_v3", *type_keys(MADE["common"])], (), 16)
     feat = torch.randn(7, sum(learner.agent.world.rssm.sizes), generator=torch.Generator().manual_seed(0)).double()
-    for told in (learner.agent.world.predict_reward(feat), learner.number.mean(learner.critic(feat))):
+    for told in (learner.agent.world.predict_reward(feat), learner.behavior.number.mean(learner.behavior.critic(feat))):
         assert not told.any(), told
 
 

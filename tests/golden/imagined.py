@@ -57,7 +57,7 @@ class Heads:
 def objectives(
     module: ModuleType, config: Any, heads: Heads, feat: Tensor, action: Tensor, terminated: Tensor, **more: Any
 ) -> tuple[Any, Any]:
-    """Return the results of `Learner.actor_objective` and `Learner.critic_objective`.
+    """Return the results of `Behavior.actor_objective` and `Behavior.critic_objective`.
 
     Args:
         module: the algorithm.
@@ -66,13 +66,14 @@ def objectives(
         feat: [H + 1, N, F], as if imagined from N states of one row.
         action: [H, N], the actions between them.
         terminated: [N] bool, whether that row ended its episode.
-        **more: further attributes of the learner.
+        **more: further attributes of the behavior.
     """
     world = SimpleNamespace(
         rssm=None, continue_head=True, predict_reward=heads.predict_reward, predict_continue=heads.predict_continue
     )
-    learner = SimpleNamespace(
-        agent=SimpleNamespace(world=world, actor=heads),
+    behavior = SimpleNamespace(
+        world=world,
+        actor=heads,
         config=config,
         number=heads.number,
         critic=lambda feat: feat @ heads.critic + heads.bell,
@@ -80,10 +81,11 @@ def objectives(
         ranks=SingleProcess(),
         **more,
     )
+    behavior.reward = lambda imagined: module.Behavior.predicted_reward(behavior, imagined)
     nothing = torch.zeros(2, feat.shape[1], 1)  # V1 leaves out the last row
     imagined = Imagined(feat, action.unsqueeze(-1))
     with mock.patch.object(module, "imagine", lambda *given: imagined):
-        policy = module.Learner.actor_objective(
-            learner, ModelState(nothing, nothing), terminated.unsqueeze(0), Noise(0, "probe")
+        policy = module.Behavior.actor_objective(
+            behavior, ModelState(nothing, nothing), terminated.unsqueeze(0), Noise(0, "probe")
         )
-    return policy, module.Learner.critic_objective(learner, policy[3])
+    return policy, module.Behavior.critic_objective(behavior, policy[3])

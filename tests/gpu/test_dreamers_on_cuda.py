@@ -91,8 +91,8 @@ def update(learner: Any, n: int) -> dict[str, float]:
 
 def parameters(learner: Any) -> list[Tensor]:
     """Return the parameters of agent, critic and target critic."""
-    slow = [] if learner.target_critic is None else [*learner.slow.parameters()]
-    return [*learner.agent.parameters(), *learner.critic.parameters(), *slow]
+    slow = [] if learner.behavior.target is None else [*learner.behavior.target_critic.parameters()]
+    return [*learner.agent.parameters(), *learner.behavior.critic.parameters(), *slow]
 
 
 @EVERY

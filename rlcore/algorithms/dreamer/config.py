@@ -18,6 +18,7 @@ from rlcore.spec import ActionSpec
 
 if TYPE_CHECKING:
     from rlcore.config.groups import RunConfig
+    from rlcore.optim.optimizer_keys import OptimizerConfig
     from rlcore.spec import EnvSpec
 
 SMALLEST = 8  # smallest image side in pixels; one stage of convolutions reduces it to 4
@@ -97,6 +98,10 @@ class DreamerConfig(ReplayConfig):
                     f"algo.cnn_keys.encoder: {key} has {height} × {width} pixels, but the convolutions take {takes}; "
                     "set env.screen_size to 64"
                 )
+
+    def update_rule(self, settings: OptimizerConfig) -> OptimizerConfig:
+        """Return the settings with which an optimizer is built; a derived config can change them."""
+        return settings
 
     def policy_kind(self, action: ActionSpec, distribution: str) -> str:
         """Return the name of the policy distribution for an action space.

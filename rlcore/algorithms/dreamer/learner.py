@@ -15,14 +15,14 @@ The model state is reset at rows with is_first = 1.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from rlcore import protocols, streams
-from rlcore.algorithms.dreamer.dense import Dense
+from rlcore.algorithms.dreamer.behavior import DreamerBehavior, make_optimizer
 from rlcore.algorithms.dreamer.explorer import Explorer
 from rlcore.algorithms.dreamer.latent_actor import LatentActor
 from rlcore.algorithms.dreamer.rssm import Latent, ModelState
@@ -35,7 +35,6 @@ from rlcore.data.samplers import Episodes, Sequences
 from rlcore.functional.noise import Noise
 from rlcore.functional.stats import mean_metrics, reduce_loss
 from rlcore.optim.optimizer import Optimizer
-from rlcore.optim.optimizer_keys import OptimizerConfig
 from rlcore.optim.step import Step
 from rlcore.optim.target import Target
 from rlcore.spec import EnvSpec
@@ -107,68 +106,66 @@ class DreamerAgent(WorldAgent):
 
 
 class DreamerLearner(protocols.Learner):
-    """Base class of Dreamer learners: agent, critic, optional target critic, and their optimizers.
+    """Base class of Dreamer learners: a world model, and behaviors that learn in its imagination.
 
-    A subclass implements `model_loss` and `actor_objective`. Each returns the summed loss, the sum of the weights, the
-    means to log, and a dict of tensors for the next loss (`rlcore.optim.optimizer.Loss`). `model_loss` passes the model
-    states to `actor_objective`. `actor_objective` passes three tensors to `critic_objective`: `feat`, `returns` and
-    `weight` of the imagined states, [H, L·N, ...]; in Dreamer V1, H is the horizon minus 1.
+    A subclass sets the two classes below and implements `model_loss`. It can override `make_behaviors` to train further
+    actors, and `make_modules` and `train_modules` to train further networks on the model states, such as an ensemble.
 
     Args:
         context: config, specs, devices and ranks of the run (`rlcore.types.Context`).
+
+    Attributes:
         agent_class: subclass of `DreamerAgent`; its arguments are config, spec, distribution and a torch.Generator.
-        scale: initialization scale of the critic's output layer; see `dense.initialise_glorot`.
-        modules: other modules with buffers that the loss functions read or update.
+        behavior_class: subclass of `DreamerBehavior`.
+        detached_heads: heads of the world model ("observation", "reward", "continue") whose losses do not train the
+            model states.
     """
 
-    def __init__(
-        self, context: Context, agent_class: Any, scale: float | None, modules: Sequence[nn.Module] = ()
-    ) -> None:
+    agent_class: ClassVar[Any]
+    behavior_class: ClassVar[type[DreamerBehavior]]
+    detached_heads: ClassVar[frozenset[str]] = frozenset()
+
+    def __init__(self, context: Context) -> None:
         config = self.config = context.config.algo
         self.ranks, self.updates = context.ranks, 0
         self.noise = Noise(context.config.seed, "loss", context.ranks.rank, device=context.fabric.device)
         rng = torch.Generator().manual_seed(streams.integer(context.config.seed, "init"))  # equal on all ranks
-        self.agent: WorldAgent = agent_class(config, context.spec, context.config.distribution.type, rng)
-        world, actor, self.number = self.agent.world, self.agent.actor, self.agent.number
-        self.critic = Dense(world.feat_size, config.critic.layers, rng, self.number.outputs, scale)
-        self.target = None if config.critic.target_tau(0) is None else Target(self.critic, context)
-        targets = [] if self.target is None else [self.target]
-        slow = [target.module for target in targets]
+        self.agent: WorldAgent = self.agent_class(config, context.spec, context.config.distribution.type, rng)
         self.explorer: Explorer | None = None
         if config.actor.explores:
             self.explorer = Explorer(self.agent, config.actor.exploration(0))
-        self.world_optimizer = self._optimizer(world, self.model_loss, config.world_model, context)
-        uses = [world, self.critic, *slow]
-        self.actor_optimizer = self._optimizer(actor, self.actor_objective, config.actor, context, uses)
-        self.critic_optimizer = self._optimizer(self.critic, self.critic_objective, config.critic, context, slow)
-        optimizers = [self.world_optimizer, self.actor_optimizer, self.critic_optimizer]
+        self.world_optimizer = make_optimizer(self.agent.world, self.model_loss, config.world_model, context, [])
+        more = self.make_modules(context, rng)
+        self.behaviors = self.make_behaviors(context, rng)
+        optimizers = [self.world_optimizer, *more]
+        targets, modules = list[Target](), list[nn.Module]()
+        for behavior in self.behaviors:
+            optimizers += [behavior.actor_optimizer, behavior.critic_optimizer]
+            targets += [] if behavior.target is None else [behavior.target]
+            modules += behavior.modules
         self.step = Step(self.gradient_step, optimizers, targets, context, modules)
         self.transferable_components = tuple(
             name for name in ("agent", "critic", "target_critic", "moments") if name in self.components()
         )
 
-    def _optimizer(self, module: Any, loss: Any, config: Any, context: Context, uses: Any = ()) -> Optimizer:
-        rule = self.rule(config.optimizer)
-        return Optimizer(module, loss, rule, context, max_grad_norm=config.clip_gradients, uses=uses)
+    def make_modules(self, context: Context, rng: torch.Generator) -> Sequence[Optimizer]:
+        """Create networks that `train_modules` trains, and return their optimizers; the base class has none."""
+        return ()
 
-    @staticmethod
-    def rule(settings: OptimizerConfig) -> OptimizerConfig:
-        """Return the settings with which an optimizer is built, derived from the config's `settings`.
+    def make_behaviors(self, context: Context, rng: torch.Generator) -> list[DreamerBehavior]:
+        """Create the behaviors; the first one trains the actor of the agent. `rng` initializes their critics."""
+        world, actor, number = self.agent.world, self.agent.actor, self.agent.number
+        return [self.behavior_class(context, world, actor, number, rng)]
 
-        The base class returns them unchanged; a subclass can replace them.
-        """
-        return settings
+    @property
+    def behavior(self) -> Any:
+        """Behavior that trains the actor of the agent."""
+        return self.behaviors[0]
 
     @property
     def behavior_policy(self) -> Any:
         """Policy that selects actions during collection: the agent, with exploration noise if the config enables it."""
         return self.explorer or self.agent
-
-    @property
-    def target_critic(self) -> Any:
-        """Network of the target critic; the algorithm must have one."""
-        assert self.target is not None
-        return self.target.module
 
     def update(self, batch: Batch, rng: np.random.Generator) -> Metrics:
         """Take one gradient step of world model, actor and critic on sequences [L, N]; return the means to log."""
@@ -183,18 +180,25 @@ class DreamerLearner(protocols.Learner):
         return found
 
     def gradient_step(self, batch: Segment, tau: float, rng: Noise) -> Metrics:
-        """Update the target critic, the world model, the actor and the critic, in this order; return the means to log.
+        """Update the world model, further networks, and the behaviors, in this order; return the means to log.
 
-        Actor and critic are trained on trajectories imagined from the model states. `tau` is the fraction τ of the
-        target critic's update.
+        Behaviors are trained on trajectories imagined from the model states. `tau` is the fraction τ of the update of
+        the target critics.
         """
-        if self.target is not None:
-            self.target.update(self.critic_optimizer, tau)
         model = self.world_optimizer.minimize(batch, rng)
-        actor = self.actor_optimizer.minimize(ModelState(**model.aux), batch.terminated, rng)
-        critic = self.critic_optimizer.minimize(actor.aux)
-        norms = {"Grads/world_model": model.norm, "Grads/actor": actor.norm, "Grads/critic": critic.norm}
-        return model.metrics | actor.metrics | critic.metrics | norms
+        states = ModelState(**model.aux)
+        found = model.metrics | self.train_modules(states, batch, rng)
+        for behavior in self.behaviors:
+            found |= behavior.train(states, batch.terminated, tau, rng)
+        return found | {"Grads/world_model": model.norm}
+
+    def train_modules(self, states: ModelState, batch: Segment, rng: Noise) -> Metrics:
+        """Train the networks of `make_modules` on model states [L, N, ...] without gradient; return means to log."""
+        return {}
+
+    def head_input(self, head: str, state: ModelState) -> Tensor:
+        """Return the features [L, N, F] of model states as input of a head, detached if `detached_heads` names it."""
+        return state.feat.detach() if head in self.detached_heads else state.feat
 
     def observe(self, batch: Segment, rng: Noise, distance: Distance) -> tuple[ModelState, Any, Any, Tensor, Tensor]:
         """Infer the model states of a batch, and compute the losses of predicted observations and rewards.
@@ -213,8 +217,8 @@ class DreamerLearner(protocols.Learner):
         noise = world.rssm.noise(rng, *batch.reward.shape)
         seen = world.encoder.preprocess(batch.obs, 2)
         state, prior, posterior = world.observe(seen, batch.before, batch.is_first, noise)
-        observation = world.decoder.loss(world.decoder(state.feat), seen, 2, distance)
-        return state, prior, posterior, observation, world.reward_loss(state.feat, batch.reward)
+        observation = world.decoder.loss(world.decoder(self.head_input("observation", state)), seen, 2, distance)
+        return state, prior, posterior, observation, world.reward_loss(self.head_input("reward", state), batch.reward)
 
     @staticmethod
     def reduce_model_loss(
@@ -241,40 +245,19 @@ class DreamerLearner(protocols.Learner):
         """Compute the loss of the world model; the last element returned is the model states, name -> [L, N, ...]."""
         raise NotImplementedError
 
-    def actor_objective(self, states: ModelState, terminated: Tensor, rng: Noise) -> Any:
-        """Compute the actor loss on trajectories imagined from the model states [L, N].
-
-        `terminated` [L, N] is true if the episode terminated at the time step. The last element returned is the input
-        of `critic_objective`: `feat`, `returns` and `weight` of the imagined states.
-        """
-        raise NotImplementedError
-
-    def critic_objective(self, imagined: dict[str, Tensor]) -> Any:
-        """Compute the critic loss -w log p(R | feat) on imagined states.
-
-        `imagined` contains the features `feat` of the states, their returns R (`returns`), and their cumulative
-        discounts w (`weight`).
-        """
-        returns, weight = imagined["returns"], imagined["weight"]  # [H, L·N]
-        assert weight.shape == returns.shape, (weight.shape, returns.shape)
-        loss = (weight * self.number.loss(self.critic(imagined["feat"]), returns)).flatten()
-        return reduce_loss(loss, torch.ones_like(loss), Loss__value_loss=loss)
-
     def components(self) -> dict[str, protocols.Stateful]:
-        """Return the stateful components: agent, critics, noise stream, step, optimizers, amount of exploration."""
+        """Return the stateful components: agent, noise stream, step, optimizers, exploration noise, and behaviors."""
         found: dict[str, Any] = {
             "agent": self.agent,
-            "critic": self.critic,
-            "target_critic": self.target,
             "noise": self.noise,
             "step": self.step,
             "world_optimizer": self.world_optimizer,
-            "actor_optimizer": self.actor_optimizer,
-            "critic_optimizer": self.critic_optimizer,
         }
+        for behavior in self.behaviors:
+            found |= behavior.components()
         if self.explorer is not None:
             found["exploration"] = self.explorer.amount
-        return {name: part for name, part in found.items() if part is not None}
+        return found
 
 
 def memory_and_plan(context: Context) -> tuple[Replay, TrainingSchedule]:

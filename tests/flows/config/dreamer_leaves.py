@@ -69,5 +69,5 @@ def check_sizes(config: RunConfig, expected: Mapping[str, int], monkeypatch: pyt
     monkeypatch.setattr(module, "build", lambda context: built.append(build(context)) or built[-1])
     assert count(config, SPEC) is not None
     ((learner, *_),) = built
-    parts = {"world_model": learner.agent.world, "actor": learner.agent.actor, "critic": learner.critic}
+    parts = {"world_model": learner.agent.world, "actor": learner.agent.actor, "critic": learner.behavior.critic}
     assert {name: sum(p.numel() for p in part.parameters()) for name, part in parts.items()} == expected

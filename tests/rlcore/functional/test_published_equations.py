@@ -133,23 +133,23 @@ def test_dreamer_v3_objectives_match_published_equations(variant: str, mix: floa
     learner, config = case.learner, case.learner.config
     head = dataclasses.replace(config.world_model.discount_model, imagined=ends)
     config = dataclasses.replace(config, world_model=dataclasses.replace(config.world_model, discount_model=head))
-    learner.config = config
+    learner.config = learner.behavior.config = config
     world, actor, nvec = learner.agent.world, learner.agent.actor, learner.agent.actor.action.nvec
     batch = given_step(learner, case.batch)[0]
     states = ModelState(**learner.model_loss(batch, Drawn(iter([case.noise["observed"]])))[3])
-    low, high = float(learner.moments.low), float(learner.moments.high)
+    low, high = float(learner.behavior.moments.low), float(learner.behavior.moments.high)
 
     def noise() -> Drawn:
         return Drawn(iter([case.noise["action"], case.noise["imagined"]]))
 
-    policy = learner.actor_objective(states, batch.terminated, noise())
-    value = learner.critic_objective(policy[3])
+    policy = learner.behavior.actor_objective(states, batch.terminated, noise())
+    value = learner.behavior.critic_objective(policy[3])
     start = ModelState(*(part.flatten(0, 1) for part in states))
     with torch.no_grad():
         feat, action = imagine(world.rssm, actor, start, config.horizon, noise())
         hidden = actor.hidden(feat[:-1])
         heads = [head(hidden).numpy() for head in actor.heads]
-        networks = {"reward": world.reward, "critic": learner.critic, "slow": learner.target_critic}
+        networks = {"reward": world.reward, "critic": learner.behavior.critic, "slow": learner.behavior.target_critic}
         logits = {name: network(feat).numpy() for name, network in networks.items()}
         chance, chosen = 1 / (1 + np.exp(-world.continue_head(feat)[..., 0].numpy())), action.numpy()
     steps, count = chosen.shape[:2]

@@ -3,9 +3,9 @@
 Equations of the paper and the code that implements them:
     eq. 1, latent dynamics                   rssm.RSSM, rssm.GaussianLatent
     eq. 2-3, actor and critic                latent_actor.squashed_normal, dense.Dense
-    eq. 4-6, value estimates                 Learner.actor_objective, rlcore.functional.returns.lambda_return
+    eq. 4-6, value estimates                 Behavior.actor_objective, rlcore.functional.returns.lambda_return
     eq. 7, actor                             actor_loss
-    eq. 8, critic                            Learner.critic_objective with a normal of variance 1
+    eq. 8, critic                            Behavior.critic_objective with a normal of variance 1
     eq. 10, loss of the world model          Learner.model_loss, rlcore.functional.unit_normal
 
 A batch is a `learner.Segment`: sequences of rows, one row per time step. A trajectory of H steps is imagined from the
@@ -30,8 +30,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rlcore.algorithms.dreamer.behavior import DreamerBehavior
 from rlcore.algorithms.dreamer.dreamer_v1.config import Config
-from rlcore.algorithms.dreamer.imagination import imagine
+from rlcore.algorithms.dreamer.imagination import Imagined, imagine
 from rlcore.algorithms.dreamer.latents import mean_free_nats, normal_kl, normal_measures
 from rlcore.algorithms.dreamer.learner import DreamerAgent, DreamerLearner, Segment, memory_and_plan
 from rlcore.algorithms.dreamer.rssm import GaussianLatent, ModelState
@@ -70,41 +71,27 @@ def actor_loss(returns: Tensor, weight: Tensor) -> Tensor:
     return -weight * returns
 
 
-class Learner(DreamerLearner):
-    """Dreamer V1 learner: one gradient step of each optimizer per batch of sequences."""
+class Behavior(DreamerBehavior):
+    """Dreamer V1 behavior: the actor is trained by gradients through the model, the critic on λ-returns."""
 
-    def __init__(self, context: Context) -> None:
-        super().__init__(context, Agent, 1.0)
-
-    def model_loss(self, batch: Segment, rng: Noise) -> Any:
-        """Compute the loss of the world model (arXiv:1912.01603, eq. 10).
-
-        J_REC = Σₜ ln q(oₜ|sₜ) + ln q(rₜ|sₜ) - β KL[p(sₜ|sₜ₋₁, aₜ₋₁, oₜ) ‖ q(sₜ|sₜ₋₁, aₜ₋₁)]
-
-        The loss is -J_REC plus `continue_scale_factor` times the loss of the continue head. The model states are
-        returned too; `actor_objective` needs them.
-        """
-        config = self.config.world_model
-        state, prior, posterior, observation, reward = self.observe(batch, rng, unit_normal_loss)
-        target = self.config.gamma * (~batch.terminated).to(reward)  # [L, N]
-        ends = config.continue_scale_factor * self.agent.world.continue_loss(state.feat, target)
-        kl = mean_free_nats(normal_kl(posterior, prior), config.kl_free_nats, self.ranks)
-        loss = observation + reward + ends + config.kl_regularizer * kl
-        terms = {"observation": observation, "reward": reward, "continue": ends, "state": kl}
-        return self.reduce_model_loss(loss, terms, normal_measures(posterior, prior), state)
+    def predicted_reward(self, imagined: Imagined) -> Tensor:
+        """Return the rewards that the world model predicts at all imagined states except the last, [H-1, L·N]."""
+        return self.world.predict_reward(imagined.feat[:-1])
 
     def actor_objective(self, states: ModelState, terminated: Tensor, rng: Noise) -> Any:
         """Compute the actor loss (arXiv:1912.01603, eq. 7) on trajectories imagined from the model states [L, N].
 
         The imagined states, their λ-returns and their weights are returned too; `critic_objective` needs them.
         """
-        world, config = self.agent.world, self.config
+        world, config = self.world, self.config
         if world.continue_head is not None:  # do not start at the last row: it can be the end of an episode
             states = ModelState(*(part[:-1] for part in states))
         start = ModelState(*(part.flatten(0, 1) for part in states))  # [L·N, ...]
-        feat = imagine(world.rssm, self.agent.actor, start, config.horizon, rng).feat[1:]  # [H, L·N, F]
+        feat, action = imagine(world.rssm, self.actor, start, config.horizon, rng)
+        imagined = Imagined(feat[1:], action[1:])  # [H, L·N, F], [H-1, L·N, A]
+        feat = imagined.feat
         value = self.number.mean(self.critic(feat))  # [H, L·N]
-        reward = world.predict_reward(feat[:-1])  # [H-1, L·N]
+        reward = self.reward(imagined)  # [H-1, L·N]
         discount = torch.full_like(reward, config.gamma)
         if world.continue_head is not None:
             discount = world.predict_continue(feat[:-1]).sigmoid()
@@ -113,6 +100,29 @@ class Learner(DreamerLearner):
         loss = actor_loss(returns, weight).flatten()
         found = reduce_loss(loss, torch.ones_like(loss), Loss__policy_loss=loss)
         return *found, {"feat": feat[:-1].detach(), "returns": returns.detach(), "weight": weight}
+
+
+class Learner(DreamerLearner):
+    """Dreamer V1 learner: one gradient step of each optimizer per batch of sequences."""
+
+    agent_class, behavior_class = Agent, Behavior
+
+    def model_loss(self, batch: Segment, rng: Noise) -> Any:
+        """Compute the loss of the world model (arXiv:1912.01603, eq. 10).
+
+        J_REC = Σₜ ln q(oₜ|sₜ) + ln q(rₜ|sₜ) - β KL[p(sₜ|sₜ₋₁, aₜ₋₁, oₜ) ‖ q(sₜ|sₜ₋₁, aₜ₋₁)]
+
+        The loss is -J_REC plus `continue_scale_factor` times the loss of the continue head. The model states are
+        returned too; the behavior needs them.
+        """
+        config = self.config.world_model
+        state, prior, posterior, observation, reward = self.observe(batch, rng, unit_normal_loss)
+        target = self.config.gamma * (~batch.terminated).to(reward)  # [L, N]
+        ends = config.continue_scale_factor * self.agent.world.continue_loss(self.head_input("continue", state), target)
+        kl = mean_free_nats(normal_kl(posterior, prior), config.kl_free_nats, self.ranks)
+        loss = observation + reward + ends + config.kl_regularizer * kl
+        terms = {"observation": observation, "reward": reward, "continue": ends, "state": kl}
+        return self.reduce_model_loss(loss, terms, normal_measures(posterior, prior), state)
 
 
 def build(context: Context) -> tuple[Learner, Replay, TrainingSchedule]:

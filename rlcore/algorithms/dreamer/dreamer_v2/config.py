@@ -153,3 +153,7 @@ class Config(DreamerConfig):
     world_model: WorldModelConfig = arg(WorldModelConfig(), "world model")
     actor: ActorConfig = arg(ActorConfig(), "actor")
     critic: CriticConfig = arg(CriticConfig(), "critic")
+
+    def update_rule(self, settings: OptimizerConfig) -> OptimizerConfig:
+        """Return the optimizer settings, changed such that Adam's weight decay does not depend on the learning rate."""
+        return settings.decayed_each_step()

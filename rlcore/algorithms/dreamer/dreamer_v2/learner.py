@@ -6,8 +6,8 @@ Equations of the paper and the code that implements them:
     algorithm 1, straight-through gradients  latents.sample_one_hot
     algorithm 2, KL balancing                kl_loss
     eq. 3, imagined trajectories             imagination.imagine
-    eq. 4, λ-target                          Learner.actor_objective, rlcore.functional.returns.lambda_return
-    eq. 5, critic                            Learner.critic_objective with a normal of variance 1
+    eq. 4, λ-target                          Behavior.actor_objective, rlcore.functional.returns.lambda_return
+    eq. 5, critic                            Behavior.critic_objective with a normal of variance 1
     eq. 6, actor                             actor_loss
 
 A batch is a `learner.Segment`: sequences of rows, one row per time step. A trajectory of H steps is imagined from the
@@ -33,8 +33,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rlcore.algorithms.dreamer.behavior import DreamerBehavior
 from rlcore.algorithms.dreamer.dreamer_v2.config import Config
-from rlcore.algorithms.dreamer.imagination import imagine
+from rlcore.algorithms.dreamer.imagination import Imagined, imagine
 from rlcore.algorithms.dreamer.latents import categorical_kl, categorical_measures, free_nats, mean_free_nats
 from rlcore.algorithms.dreamer.learner import DreamerAgent, DreamerLearner, Segment, memory_and_plan
 from rlcore.algorithms.dreamer.rssm import CategoricalLatent, ModelState
@@ -43,7 +44,6 @@ from rlcore.functional.noise import Noise
 from rlcore.functional.returns import lambda_return
 from rlcore.functional.stats import reduce_loss
 from rlcore.functional.unit_normal import UnitNormal, unit_normal_loss
-from rlcore.optim.optimizer_keys import OptimizerConfig
 from rlcore.spec import EnvSpec
 from rlcore.types import Context, Ranks, TrainingSchedule
 
@@ -105,60 +105,68 @@ def actor_loss(
     return -weight * (mix * reinforce + (1 - mix) * target + coef * entropy)
 
 
-class Learner(DreamerLearner):
-    """Dreamer V2 learner: one gradient step of each optimizer per batch of sequences."""
+class Behavior(DreamerBehavior):
+    """Dreamer V2 behavior: the actor loss mixes REINFORCE and gradients through the model."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, *inputs: Any, **more: Any) -> None:
         mix = context.config.algo.actor.objective_mix
         self.mix = float(not context.spec.action.continuous) if mix is None else mix
-        super().__init__(context, Agent, 1.0)
+        super().__init__(context, *inputs, **more)
 
-    @staticmethod
-    def rule(settings: OptimizerConfig) -> OptimizerConfig:
-        """Return the optimizer settings, changed such that Adam's weight decay does not depend on the learning rate."""
-        return settings.decayed_each_step()
-
-    def model_loss(self, batch: Segment, rng: Noise) -> Any:
-        """Compute the loss of the world model (arXiv:2010.02193, eq. 2).
-
-        L = Σₜ -ln p(xₜ|hₜ, zₜ) - ln p(rₜ|hₜ, zₜ) - ln p(γₜ|hₜ, zₜ) + β KL[q(zₜ|hₜ, xₜ) ‖ p(zₜ|hₜ)]
-
-        The model states are returned too; `actor_objective` needs them.
-        """
-        config = self.config.world_model
-        state, prior, posterior, observation, reward = self.observe(batch, rng, unit_normal_loss)
-        target = self.config.gamma * (~batch.terminated).to(reward)  # [L, N]
-        discount = config.discount_scale_factor * self.agent.world.continue_loss(state.feat, target)
-        ranks = self.ranks if config.kl_free_avg else None
-        kl = kl_loss(posterior, prior, config.kl_balancing_alpha, config.kl_free_nats, ranks)
-        loss = observation + reward + discount + config.kl_regularizer * kl
-        terms = {"observation": observation, "reward": reward, "continue": discount, "state": kl}
-        return self.reduce_model_loss(loss, terms, categorical_measures(posterior, prior), state)
+    def predicted_reward(self, imagined: Imagined) -> Tensor:
+        """Return the rewards that the world model predicts at all imagined states except the last, [H, L·N]."""
+        return self.world.predict_reward(imagined.feat[:-1])
 
     def actor_objective(self, states: ModelState, terminated: Tensor, rng: Noise) -> Any:
         """Compute the actor loss (arXiv:2010.02193, eq. 6) on trajectories imagined from the model states [L, N].
 
         The imagined states, their λ-targets and their weights are returned too; `critic_objective` needs them.
         """
-        world, config = self.agent.world, self.config
+        world, config = self.world, self.config
         start = ModelState(*(part.flatten(0, 1) for part in states))  # [L·N, ...]
         with torch.set_grad_enabled(self.mix < 1):  # REINFORCE needs no gradient through the trajectory
-            feat, action = imagine(world.rssm, self.agent.actor, start, config.horizon, rng)  # [H+1, L·N, F], [H, ...]
+            imagined = imagine(world.rssm, self.actor, start, config.horizon, rng)
+            feat, action = imagined  # [H+1, L·N, F], [H, L·N, A]
             value = self.number.mean(self.target_critic(feat))  # [H+1, L·N]
-            reward = world.predict_reward(feat[:-1])  # [H, L·N]
+            reward = self.reward(imagined)  # [H, L·N]
             discount = torch.full_like(reward, config.gamma)
             if world.continue_head is not None:
                 first = config.gamma * (~terminated).to(reward).flatten().unsqueeze(0)  # known, not predicted
                 discount = torch.cat([first, world.predict_continue(feat[1:-1]).sigmoid()])  # [H, L·N]
             target = lambda_return(reward, discount, value[1:], config.lmbda)  # [H, L·N]
         weight = torch.cat([torch.ones_like(discount[:1]), discount[:-1]]).detach().cumprod(0)  # [H, L·N]
-        policy = self.agent.actor.policy(feat[:-2].detach())
+        policy = self.actor.policy(feat[:-2].detach())
         logprob, entropy = policy.logprob(action[:-1].detach()), policy.entropy()  # [H-1, L·N]
         loss = actor_loss(
             logprob, target[1:], value[:-2], entropy, weight[:-1], self.mix, config.actor.ent_coef
         ).flatten()
         found = reduce_loss(loss, torch.ones_like(loss), Loss__policy_loss=loss)
         return *found, {"feat": feat[:-1].detach(), "returns": target.detach(), "weight": weight}
+
+
+class Learner(DreamerLearner):
+    """Dreamer V2 learner: one gradient step of each optimizer per batch of sequences."""
+
+    agent_class, behavior_class = Agent, Behavior
+
+    def model_loss(self, batch: Segment, rng: Noise) -> Any:
+        """Compute the loss of the world model (arXiv:2010.02193, eq. 2).
+
+        L = Σₜ -ln p(xₜ|hₜ, zₜ) - ln p(rₜ|hₜ, zₜ) - ln p(γₜ|hₜ, zₜ) + β KL[q(zₜ|hₜ, xₜ) ‖ p(zₜ|hₜ)]
+
+        The model states are returned too; the behavior needs them.
+        """
+        config = self.config.world_model
+        state, prior, posterior, observation, reward = self.observe(batch, rng, unit_normal_loss)
+        target = self.config.gamma * (~batch.terminated).to(reward)  # [L, N]
+        discount = config.discount_scale_factor * self.agent.world.continue_loss(
+            self.head_input("continue", state), target
+        )
+        ranks = self.ranks if config.kl_free_avg else None
+        kl = kl_loss(posterior, prior, config.kl_balancing_alpha, config.kl_free_nats, ranks)
+        loss = observation + reward + discount + config.kl_regularizer * kl
+        terms = {"observation": observation, "reward": reward, "continue": discount, "state": kl}
+        return self.reduce_model_loss(loss, terms, categorical_measures(posterior, prior), state)
 
 
 def build(context: Context) -> tuple[Learner, Replay, TrainingSchedule]:

@@ -31,8 +31,9 @@ import torch
 from torch import Tensor
 
 from rlcore import protocols
+from rlcore.algorithms.dreamer.behavior import DreamerBehavior
 from rlcore.algorithms.dreamer.dreamer_v3.config import Config
-from rlcore.algorithms.dreamer.imagination import imagine
+from rlcore.algorithms.dreamer.imagination import Imagined, imagine
 from rlcore.algorithms.dreamer.latents import categorical_kl, categorical_measures, free_nats
 from rlcore.algorithms.dreamer.learner import DreamerAgent, DreamerLearner, Segment, memory_and_plan
 from rlcore.algorithms.dreamer.return_scale import ReturnScale
@@ -128,52 +129,44 @@ def actor_loss(objective: Tensor, entropy: Tensor, weight: Tensor, coef: float) 
     return -weight * (objective + coef * entropy)
 
 
-class Learner(DreamerLearner):
-    """Dreamer V3 learner: one gradient step of each optimizer per batch of sequences."""
+class Behavior(DreamerBehavior):
+    """Dreamer V3 behavior: advantages are divided by the scale of returns, and the critic is two-hot."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, *inputs: Any, **more: Any) -> None:
         config: Config = context.config.algo
         self.moments: Any = context.fabric.to_device(ReturnScale(config.actor.moments))
+        self.modules = [self.moments]
         mix = config.actor.objective_mix
         self.mix = float(not context.spec.action.continuous) if mix is None else mix
-        scale = 0.0 if config.hafner_initialization else None
-        super().__init__(context, Agent, scale, [self.moments])
+        super().__init__(context, *inputs, **more)
 
-    def model_loss(self, batch: Segment, rng: Noise) -> Any:
-        """Compute the loss of the world model (arXiv:2301.04104v1, eq. 4).
+    def critic_scale(self) -> float | None:
+        """Return the initialization scale of the critic's output layer: 0 in the paper."""
+        return 0.0 if self.config.hafner_initialization else None
 
-        L = β_pred L_pred + β_dyn L_dyn + β_rep L_rep
-
-        L_pred is the sum of three losses: of the predicted observations, rewards and continue flags. The model states
-        are returned too; `actor_objective` needs them.
-        """
-        config = self.config.world_model
-        state, prior, posterior, observation, reward = self.observe(batch, rng, squared_distance)
-        continues = (~batch.terminated).to(reward)  # [L, N]
-        ends = config.continue_scale_factor * self.agent.world.continue_loss(state.feat, continues)
-        kl = kl_loss(posterior, prior, config.kl_dynamic, config.kl_representation, config.kl_free_nats)
-        loss = observation + reward + ends + config.kl_regularizer * kl
-        terms = {"observation": observation, "reward": reward, "continue": ends, "state": kl}
-        return self.reduce_model_loss(loss, terms, categorical_measures(posterior, prior), state)
+    def predicted_reward(self, imagined: Imagined) -> Tensor:
+        """Return the rewards that the world model predicts at the states after each step, [H, L·N]."""
+        return self.world.predict_reward(imagined.feat[1:])
 
     def actor_objective(self, states: ModelState, terminated: Tensor, rng: Noise) -> Any:
         """Compute the actor loss (arXiv:2301.04104v1, eq. 11) on trajectories imagined from the model states [L, N].
 
         The imagined states, their λ-returns and their weights are returned too; `critic_objective` needs them.
         """
-        world, config, critic = self.agent.world, self.config, self.critic
+        world, config = self.world, self.config
         ends = config.world_model.discount_model.imagined
         start = ModelState(*(part.flatten(0, 1) for part in states))  # [L·N, ...]
         with torch.set_grad_enabled(self.mix < 1):  # REINFORCE needs no gradient through the trajectory
-            feat, action = imagine(world.rssm, self.agent.actor, start, config.horizon, rng)  # [H+1, L·N, F], [H, ...]
-            value = self.number.mean(critic(feat))  # [H+1, L·N]
-            reward = world.predict_reward(feat[1:])  # [H, L·N]
+            imagined = imagine(world.rssm, self.actor, start, config.horizon, rng)
+            feat, action = imagined  # [H+1, L·N, F], [H, L·N, A]
+            value = self.number.mean(self.critic(feat))  # [H+1, L·N]
+            reward = self.reward(imagined)  # [H, L·N]
             continues = imagine_continue(world.predict_continue(feat[1:]), ends)  # [H, L·N]
             returns = lambda_return(reward, config.gamma * continues, value[1:], config.lmbda)  # [H, L·N]
         first = (~terminated).float().flatten().unsqueeze(0)  # the last row of an episode has no next step
         weight = torch.cat([first, config.gamma * continues[:-1].detach()]).cumprod(0)  # [H, L·N]
         advantage = (returns - value[:-1]) / self.moments(returns, self.ranks)
-        policy = self.agent.actor.policy(feat[:-1].detach())
+        policy = self.actor.policy(feat[:-1].detach())
         objective = (1 - self.mix) * advantage if self.mix < 1 else torch.zeros_like(advantage)
         if self.mix > 0:
             objective = objective + self.mix * policy.logprob(action.detach()) * advantage.detach()
@@ -189,8 +182,33 @@ class Learner(DreamerLearner):
         return reduce_loss(loss.flatten(), torch.ones_like(loss).flatten(), Loss__value_loss=loss.flatten())
 
     def components(self) -> dict[str, protocols.Stateful]:
-        """Return the stateful components: those of `DreamerLearner`, and the scale of returns."""
-        return {**super().components(), "moments": self.moments}
+        """Return the stateful components: those of `DreamerBehavior`, and the scale of returns."""
+        return {**super().components(), self.named("moments"): self.moments}
+
+
+class Learner(DreamerLearner):
+    """Dreamer V3 learner: one gradient step of each optimizer per batch of sequences."""
+
+    agent_class, behavior_class = Agent, Behavior
+
+    def model_loss(self, batch: Segment, rng: Noise) -> Any:
+        """Compute the loss of the world model (arXiv:2301.04104v1, eq. 4).
+
+        L = β_pred L_pred + β_dyn L_dyn + β_rep L_rep
+
+        L_pred is the sum of three losses: of the predicted observations, rewards and continue flags. The model states
+        are returned too; the behavior needs them.
+        """
+        config = self.config.world_model
+        state, prior, posterior, observation, reward = self.observe(batch, rng, squared_distance)
+        continues = (~batch.terminated).to(reward)  # [L, N]
+        ends = config.continue_scale_factor * self.agent.world.continue_loss(
+            self.head_input("continue", state), continues
+        )
+        kl = kl_loss(posterior, prior, config.kl_dynamic, config.kl_representation, config.kl_free_nats)
+        loss = observation + reward + ends + config.kl_regularizer * kl
+        terms = {"observation": observation, "reward": reward, "continue": ends, "state": kl}
+        return self.reduce_model_loss(loss, terms, categorical_measures(posterior, prior), state)
 
 
 def build(context: Context) -> tuple[Learner, Replay, TrainingSchedule]:

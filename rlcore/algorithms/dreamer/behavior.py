@@ -1,0 +1,157 @@
+"""Behavior: an actor and a critic that learn in imagination to maximize one reward.
+
+A Dreamer learner has a world model and one behavior. A subclass can add more of them, for example an actor that
+explores for the disagreement of an ensemble (Sekar et al. 2020, Plan2Explore, arXiv:2005.05960).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rlcore import protocols
+from rlcore.algorithms.dreamer.dense import Dense
+from rlcore.algorithms.dreamer.imagination import Imagined
+from rlcore.algorithms.dreamer.latent_actor import LatentActor
+from rlcore.algorithms.dreamer.rssm import ModelState
+from rlcore.algorithms.dreamer.world_model import ScalarHead, WorldModel
+from rlcore.functional.noise import Noise
+from rlcore.functional.stats import reduce_loss
+from rlcore.optim.optimizer import Optimizer
+from rlcore.optim.target import Target
+from rlcore.types import Context, Metrics
+
+Reward = Callable[[Imagined], Tensor]
+
+
+class DreamerBehavior:
+    """Actor, critic, optional target critic and their optimizers, trained on trajectories of a world model.
+
+    A subclass implements `actor_objective` and `predicted_reward`. The loss of the actor passes three tensors to
+    `critic_objective`: `feat`, `returns` and `weight` of the imagined states, [H, N, ...]; in Dreamer V1, H is the
+    horizon minus 1.
+
+    Args:
+        context: config, specs, devices and ranks of the run (`rlcore.types.Context`).
+        world: world model, which imagines the trajectories; it is not trained here.
+        actor: actor that is trained.
+        number: distribution of the values that the critic predicts.
+        rng: CPU generator for the initial weights of the critic.
+        reward: function of imagined trajectories that returns the rewards to maximize, in the shape of
+            `predicted_reward`; None: the rewards that the world model predicts.
+        reads: modules that `reward` reads; their parameters are inputs of the compiled loss.
+        name: suffix of the names of metrics and components; "" for the behavior of the agent.
+
+    Attributes:
+        modules: further modules with buffers that the losses read or update.
+    """
+
+    modules: Sequence[nn.Module] = ()
+
+    def __init__(
+        self,
+        context: Context,
+        world: WorldModel,
+        actor: LatentActor,
+        number: ScalarHead,
+        rng: torch.Generator,
+        reward: Reward | None = None,
+        reads: Sequence[nn.Module] = (),
+        name: str = "",
+    ) -> None:
+        config = self.config = context.config.algo
+        self.ranks, self.world, self.actor, self.number, self.name = context.ranks, world, actor, number, name
+        self.reward = reward or self.predicted_reward
+        self.critic = Dense(world.feat_size, config.critic.layers, rng, number.outputs, self.critic_scale())
+        self.target = None if config.critic.target_tau(0) is None else Target(self.critic, context)
+        slow = [] if self.target is None else [self.target.module]
+        uses = [world, self.critic, *slow, *reads]
+        self.actor_optimizer = make_optimizer(actor, self.actor_objective, config.actor, context, uses)
+        self.critic_optimizer = make_optimizer(self.critic, self.critic_objective, config.critic, context, slow)
+
+    def critic_scale(self) -> float | None:
+        """Return the initialization scale of the critic's output layer; see `dense.initialise_glorot`."""
+        return 1.0
+
+    @property
+    def target_critic(self) -> Any:
+        """Network of the target critic; the algorithm must have one."""
+        assert self.target is not None
+        return self.target.module
+
+    def predicted_reward(self, imagined: Imagined) -> Tensor:
+        """Return the rewards that the world model predicts for imagined trajectories, one for each λ-return."""
+        raise NotImplementedError
+
+    def actor_objective(self, states: ModelState, terminated: Tensor, rng: Noise) -> Any:
+        """Compute the actor loss on trajectories imagined from the model states [L, N].
+
+        `terminated` [L, N] is true if the episode terminated at the time step. The last element returned is the input
+        of `critic_objective`: `feat`, `returns` and `weight` of the imagined states.
+        """
+        raise NotImplementedError
+
+    def critic_objective(self, imagined: dict[str, Tensor]) -> Any:
+        """Compute the critic loss -w log p(R | feat) on imagined states.
+
+        `imagined` contains the features `feat` of the states, their returns R (`returns`), and their cumulative
+        discounts w (`weight`).
+        """
+        returns, weight = imagined["returns"], imagined["weight"]  # [H, L·N]
+        assert weight.shape == returns.shape, (weight.shape, returns.shape)
+        loss = (weight * self.number.loss(self.critic(imagined["feat"]), returns)).flatten()
+        return reduce_loss(loss, torch.ones_like(loss), Loss__value_loss=loss)
+
+    def train(self, states: ModelState, terminated: Tensor, tau: float, rng: Noise) -> Metrics:
+        """Update target critic, actor and critic, in this order.
+
+        Args:
+            states: model states [L, N, ...] at which the imagined trajectories start.
+            terminated: [L, N]; true if the episode terminated at the time step.
+            tau: fraction τ of the update of the target critic.
+            rng: noise for actions and states.
+
+        Returns:
+            Means to log, name -> [].
+        """
+        if self.target is not None:
+            self.target.update(self.critic_optimizer, tau)
+        actor = self.actor_optimizer.minimize(states, terminated, rng)
+        critic = self.critic_optimizer.minimize(actor.aux)
+        found = actor.metrics | critic.metrics | {"Grads/actor": actor.norm, "Grads/critic": critic.norm}
+        return {self.named(name): value for name, value in found.items()}
+
+    def named(self, name: str) -> str:
+        """Return the name of a metric or component of this behavior: `name`, or `name_<behavior>`."""
+        return f"{name}_{self.name}" if self.name else name
+
+    def components(self) -> dict[str, protocols.Stateful]:
+        """Return the stateful components, except the actor if it is a part of the agent."""
+        found: dict[str, Any] = {
+            "actor": self.actor if self.name else None,
+            "critic": self.critic,
+            "target_critic": self.target,
+            "actor_optimizer": self.actor_optimizer,
+            "critic_optimizer": self.critic_optimizer,
+        }
+        return {self.named(name): part for name, part in found.items() if part is not None}
+
+
+def make_optimizer(module: nn.Module, loss: Any, group: Any, context: Context, uses: Sequence[nn.Module]) -> Optimizer:
+    """Create the optimizer of a network from its config group, such as `algo.actor`.
+
+    Args:
+        module: network to train.
+        loss: loss function (`rlcore.optim.optimizer.Loss`).
+        group: config group with `optimizer` and `clip_gradients`.
+        context: config, specs, devices and ranks of the run.
+        uses: other modules that the loss reads.
+
+    Returns:
+        The optimizer.
+    """
+    rule = context.config.algo.update_rule(group.optimizer)
+    return Optimizer(module, loss, rule, context, max_grad_norm=group.clip_gradients, uses=uses)
