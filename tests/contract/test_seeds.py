@@ -46,7 +46,7 @@ def drawn(folder: Path, seed: int, env_id: str, monkeypatch: pytest.MonkeyPatch)
         seen["start"].clear()  # from the measurement of the environment card
         session = RunTrainer(run)
         seen["weights"].extend(p.detach().numpy().tobytes() for p in session.learner.agent.parameters() if p.dim() == 2)
-        while not session.advance(lambda said: None).done:
+        while not session.advance(lambda facts: None).done:
             training[0] = True
         training[0] = False
         session.evaluate()

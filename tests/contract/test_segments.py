@@ -33,7 +33,7 @@ def trained(folder: Path, env_id: str = "CartPole-v1", cuts: tuple[int, ...] = (
         session = RunTrainer(run)
         while True:
 
-            def on_progress(said: dict[str, Any], session: RunTrainer = session) -> None:
+            def on_progress(facts: dict[str, Any], session: RunTrainer = session) -> None:
                 session.interrupted = session.iterations in cuts
 
             boundary = session.advance(on_progress)

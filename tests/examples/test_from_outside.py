@@ -1,4 +1,4 @@
-"""A user's folder with an algorithm, an environment and their configs: nothing here knows it, and everything works."""
+"""A user's folder with a plugin (algorithm, environment and configs), used by all commands without registration."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ CONF = {
 
 @pytest.fixture(scope="module")
 def folder(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:  # noqa: F811
-    """The folder, in which a run was trained by the command; what is done in it has the user's search path."""
+    """The user's folder, with a run trained by `shepherd train`."""
     mine = tmp_path_factory.mktemp("user")
     for name, text in CONF.items():
         (mine / "conf" / name).parent.mkdir(parents=True, exist_ok=True)
@@ -56,13 +56,13 @@ def folder(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pat
     command = processes.shepherd("train", "exp=mine", PLUGIN, "run_dir=run", "env.capture_video=false")
     done = run_command(command, cwd=mine, env=variables, text=True)
     assert done.returncode == 0, done.stderr
-    (mine / "said").write_text(done.stdout)
+    (mine / "output.txt").write_text(done.stdout)
     yield mine
 
 
 @pytest.fixture(autouse=True)
 def user(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunDirectory]:
-    """Somebody in the folder who has named nothing yet; the run in it."""
+    """The run; the working directory is the user's folder, and no plugin is named yet."""
     monkeypatch.chdir(folder)
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setenv("SHEPHERD_SEARCH_PATH", "conf")
@@ -72,7 +72,7 @@ def user(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunDirectory
 
 
 def forget() -> None:
-    """Be a new process, as far as the plugin goes, of somebody who has not named it."""
+    """Reset this process as if the plugin was never named or imported."""
     os.environ[plugins.VARIABLE] = ""
     ALGORITHMS.pop("mine", None)
     for name in [name for name in sys.modules if name.partition(".")[0] == "my_package"]:
@@ -81,12 +81,12 @@ def forget() -> None:
 
 
 @always
-def test_the_command_trained_it_to_a_registered_champion(folder: Path, user: RunDirectory) -> None:
+def test_train_with_plugin_registers_champion(folder: Path, user: RunDirectory) -> None:
     summary = user.read_summary()
     assert summary["model"]["name"] == "mine-Corridor"
-    assert summary["eval"]["greedy"]["mean"] > 0.9  # the way is at most 5 steps of -0.01 long, its end brings 1
+    assert summary["eval"]["greedy"]["mean"] > 0.9  # at most 5 steps of -0.01, then a reward of 1
     assert user.read_config()["plugins"] == ["my_package"]
-    assert "shepherd enjoy run 'plugins=[my_package]'" in (folder / "said").read_text()
+    assert "shepherd enjoy run 'plugins=[my_package]'" in (folder / "output.txt").read_text()
     plugins.name(["my_package"])
     assert user.read_identity()["plugins"] == plugins.hashes()
     assert lineage(user)["plugin.my_package"] == plugins.hashes()["my_package"]
@@ -104,14 +104,14 @@ def test_the_command_trained_it_to_a_registered_champion(folder: Path, user: Run
     ],
     ids=" ".join,
 )
-def test_no_file_makes_a_command_import_it(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_require_plugin_to_be_named(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(words) == 2
     assert "add plugins=[my_package] to the command" in capsys.readouterr().err
     assert "my_package" not in sys.modules
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("words", "expected"),
     [
         (["train", "-h", "exp=mine", "rollout"], "algo.rollout_steps = 64    (default 256)"),
         (["agents"], "shepherd train exp=mine 'plugins=[my_package]'"),
@@ -124,13 +124,13 @@ def test_no_file_makes_a_command_import_it(words: list[str], capsys: pytest.Capt
     ],
     ids=lambda given: " ".join(given) if isinstance(given, list) else "",
 )
-def test_named_behind_a_command_it_is_there(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_accept_plugins_override(words: list[str], expected: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*words, PLUGIN]) == 0
-    assert says in capsys.readouterr().out
+    assert expected in capsys.readouterr().out
 
 
 def trained(folder: Path, name: str, cut: int = -1) -> RunDirectory:
-    """A short run; after iteration `cut` everything is thrown away and read back from disk."""
+    """A short run; after iteration `cut` it is saved, closed and loaded from disk."""
     quick = ["algo.total_steps=1536", "evaluation.every=1000000", "checkpoint.every=1000000"]
     run = new_run(["exp=mine", PLUGIN, *quick, f"run_dir={name}"])
     from flows.stages.make_env import make_env
@@ -138,7 +138,7 @@ def trained(folder: Path, name: str, cut: int = -1) -> RunDirectory:
     make_env(run)
     session = RunTrainer(run)
 
-    def on_progress(said: dict[str, Any]) -> None:
+    def on_progress(facts: dict[str, Any]) -> None:
         session.interrupted = session.iterations == cut
 
     session.advance(on_progress)
@@ -146,15 +146,13 @@ def trained(folder: Path, name: str, cut: int = -1) -> RunDirectory:
     session.close()
     if cut >= 0:
         session = RunTrainer(run)
-        session.advance(lambda said: None)
+        session.advance(lambda facts: None)
         session.save()
         session.close()
     return run
 
 
-def test_it_resumes_to_the_same_bits_and_a_changed_plugin_is_named(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_plugin_run_resumes_and_diff_names_change(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trained(folder, "whole")
     trained(folder, "cut", cut=2)
     assert main(["diff", "whole", "cut"]) == 0
@@ -188,14 +186,14 @@ numpy.save("actions.npy", model.predict(obs)["action"])
 """
 
 
-def test_its_model_is_served_with_its_own_code_where_the_plugin_is_named(user: RunDirectory, tmp_path: Path) -> None:
+def test_plugin_model_is_served_with_saved_code(user: RunDirectory, tmp_path: Path) -> None:
     from flows import load_policy
 
     plugins.name(["my_package"])
     obs = np.linspace(0, 1, 8, dtype=np.float32).reshape(4, 2)
     np.save(tmp_path / "obs.npy", obs)
     command = [sys.executable, "-P", "-c", SERVED]
-    variables = os.environ | {"PYTHONPATH": "", plugins.VARIABLE: ""}  # the plugin is not there
+    variables = os.environ | {"PYTHONPATH": "", plugins.VARIABLE: ""}  # the plugin cannot be imported from here
     done = run_command(command, cwd=tmp_path, env=variables, text=True)
     assert done.returncode == 0, done.stderr
     assert "plugins=[my_package]: this run or model needs the plugin" in done.stdout
@@ -203,7 +201,7 @@ def test_its_model_is_served_with_its_own_code_where_the_plugin_is_named(user: R
     assert np.load(tmp_path / "actions.npy").tolist() == load_policy(user.path).predict(obs).tolist()
 
 
-def test_a_run_that_follows_parameters_is_set_aside_when_the_plugin_changes(
+def test_make_env_params_sets_aside_run_of_changed_plugin(
     folder: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     assert main(["config", "exp=mine", "--params", PLUGIN]) == 0
@@ -222,7 +220,7 @@ def test_a_run_that_follows_parameters_is_set_aside_when_the_plugin_changes(
     assert "plugin my_package has changed" in caplog.text
 
 
-def test_its_flow_is_deployed_and_found_by_a_worker_that_has_the_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deploy_includes_flows_of_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
     from flows.workers import pools, up
 
     monkeypatch.setenv("SHEPHERD_HOME", str(processes.ROOT))
@@ -237,8 +235,8 @@ def test_its_flow_is_deployed_and_found_by_a_worker_that_has_the_plugin(monkeypa
     monkeypatch.setenv(plugins.VARIABLE, "my_package")
     assert load_flow_from_entrypoint(entrypoint, use_placeholder_flow=False).name == "train-mine"
     assert {"train-mine/default", "train-mine/gpu"} <= set(pools.deploy())
-    made = [call.kwargs["entrypoint"] for call in client.create_deployment.call_args_list]
-    assert made.count("flows/train.py:train_mine") == 2
-    variables = up._worker(1).variables  # it works elsewhere
+    entrypoints = [call.kwargs["entrypoint"] for call in client.create_deployment.call_args_list]
+    assert entrypoints.count("flows/train.py:train_mine") == 2
+    variables = up._worker(1).variables  # the worker has another working directory
     assert variables["SHEPHERD_SEARCH_PATH"] == str(Path("conf").absolute())
     assert os.getcwd() in variables["PYTHONPATH"].split(os.pathsep)

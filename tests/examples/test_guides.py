@@ -1,4 +1,4 @@
-"""Code and commands of the how-to guides: what a page shows is run, in the order of the page.
+"""Code and commands of the how-to guides are run in the order of the page.
 
 A block that starts with `# path` is that file. If the repository has the file, the block must be a part of it, apart
 from lines left out at `...`. Otherwise the block is added to a file of the user's folder. Python blocks without a path
@@ -129,7 +129,7 @@ QUOTING = [
 
 
 @pytest.mark.parametrize("page", QUOTING)
-def test_quoted_code_is_in_the_file(page: str) -> None:
+def test_quoted_code_is_in_repository_file(page: str) -> None:
     for _, path, text in blocks(page):
         if path and (source := processes.ROOT / path).exists():
             for part in re.split(r"^ *\.\.\.\n", text, flags=re.MULTILINE):
@@ -145,7 +145,7 @@ def without_blanks(text: str) -> str:
 @pytest.mark.parametrize(
     "page", ["change_the_network", "add_a_wrapper", "add_a_schedule", "write_a_world_model", "stop_early", "tutorial"]
 )
-def test_commands_compose_and_plugins_train(page: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_guide_commands_compose_and_plugins_train(page: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_files(page, folder)
     for search_path, overrides in commands(page):
         monkeypatch.setenv("SHEPHERD_SEARCH_PATH", search_path)
@@ -156,7 +156,7 @@ def test_commands_compose_and_plugins_train(page: str, folder: Path, monkeypatch
 
 QUICK = [
     check for check in conformance.CHECKS if check is not conformance.machine_code_equals_eager
-]  # that takes minutes
+]  # machine code takes minutes
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ QUICK = [
     QUICK,
     ids=lambda check: check.__name__,
 )
-def test_world_model_of_the_guide_conforms(
+def test_guide_world_model_passes_conformance(
     check: Callable[..., None], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_files("write_a_world_model", folder)
@@ -185,7 +185,7 @@ def test_world_model_of_the_guide_conforms(
         "tutorial",
     ],
 )
-def test_python_of_a_guide_runs(page: str, folder: Path, recorded: Path) -> None:
+def test_guide_python_code_runs(page: str, folder: Path, recorded: Path) -> None:
     shutil.copytree(recorded, folder, dirs_exist_ok=True)
     namespace: dict[str, object] = {}
     for language, path, text in blocks(page):
@@ -214,11 +214,11 @@ def logged(events: Path) -> set[tuple[str, str]]:
     return found
 
 
-def test_event_log_page_lists_the_fields_of_a_run(recorded: Path) -> None:
+def test_event_log_page_documents_fields_of_run(recorded: Path) -> None:
     found = logged(RunDirectory(recorded / "runs/first").events)
     assert found == {(kind, name) for kind, name in documented() if kind != "registered"}
 
 
-def test_event_log_page_misses_a_new_field(tmp_path: Path) -> None:
+def test_event_log_comparison_finds_undocumented_field(tmp_path: Path) -> None:
     EventLog(tmp_path / "events.jsonl").append("start", run_id="1", algo="ppo", env_id="x", seed=1, new=2)
     assert logged(tmp_path / "events.jsonl") - documented() == {("start", "new")}

@@ -1,4 +1,4 @@
-"""The algorithm in examples/: it keeps what every algorithm promises, in few lines."""
+"""The algorithm in examples/ passes the conformance suite and is short."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SMALL = [
 
 @pytest.fixture
 def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A user's folder with the example in it, in which nothing is named yet."""
+    """A user's folder with the example; no plugin is named yet."""
     folder = tmp_path / "mine"
     shutil.copytree(EXAMPLE, folder, ignore=shutil.ignore_patterns("__pycache__"))
     monkeypatch.chdir(folder)
@@ -46,11 +46,11 @@ def test_reinforce_example_passes_conformance(check: Callable[[RunConfig], None]
     check(compose([*SMALL, "plugins=[reinforce]"])[0])
 
 
-def test_it_is_short() -> None:
+def test_reinforce_example_is_short() -> None:
     assert len((EXAMPLE / "reinforce.py").read_text().splitlines()) <= 120
 
 
-def test_a_plugin_that_only_a_file_names_is_refused(outside: Path) -> None:
+def test_compose_refuses_plugin_named_only_in_file(outside: Path) -> None:
     preset = outside / "conf/exp/sly.yaml"
     preset.write_text("# @package _global_\ndefaults:\n  - ppo\n  - _self_\nplugins: [reinforce]\n")
     with pytest.raises(UserError, match=r"plugins=\[reinforce\]: .*a plugin is imported only if you name it"):

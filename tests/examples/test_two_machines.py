@@ -1,4 +1,4 @@
-"""The example of two machines: two folders of this one, which share servers, git and the runs' storage alone."""
+"""The example of two machines, simulated by two folders that share only servers, git and the storage of runs."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def git(folder: Path, *words: str) -> str:
 
 
 def repository(folder: Path) -> Path:
-    """A repository whose one commit is the code as it lies here."""
+    """A repository with the current code as its only commit."""
     for name in git(ROOT, "ls-files", "--cached", "--others", "--exclude-standard").splitlines():
         if not name.startswith("tests/") and (ROOT / name).is_file():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -83,7 +83,7 @@ def repository(folder: Path) -> Path:
 
 
 class Machines:
-    """The first, which has the servers, and the second, which has a worker."""
+    """The first machine, which has the servers, and the second, which has a worker."""
 
     def __init__(self, folder: Path) -> None:
         self.one, self.two, self.runs = folder / "one", folder / "two", folder / "shared/runs"
@@ -100,32 +100,34 @@ class Machines:
         self.worker: subprocess.Popen[bytes]
 
     def servers(self, *command: str) -> str:
-        own = environment(self.one, **self.variables) | {"PYTHONPATH": str(self.one)}
+        variables = environment(self.one, **self.variables) | {"PYTHONPATH": str(self.one)}
         words = [sys.executable, "-m", "flows.workers.up", *command]
-        done = subprocess.run(words, cwd=self.one, env=own, capture_output=True, text=True)
+        done = subprocess.run(words, cwd=self.one, env=variables, capture_output=True, text=True)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
     def join(self) -> None:
-        """Start the second machine's worker, as the example says."""
+        """Start the worker of the second machine as described in the example."""
         shutil.copy(self.one / ".env", self.two)
         with open(self.two / ".env", "a") as dotenv:
             dotenv.writelines(f"{key}={self.variables[key]}\n" for key in ("SHEPHERD_RUN_ROOT", "SHEPHERD_REPOSITORY"))
-        own = environment(self.two) | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+        variables = environment(self.two) | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
         script = self.two / "checkout/examples/two_machines/worker.sh"
         with open(self.two / "worker.log", "ab") as log:
-            self.worker = subprocess.Popen([script, "1"], cwd=self.two, env=own, stdout=log, stderr=log)
+            self.worker = subprocess.Popen([script, "1"], cwd=self.two, env=variables, stdout=log, stderr=log)
 
     def prefect(self, *words: str) -> str:
         command = [str(Path(sys.executable).with_name("prefect")), *words]
         loaded = {name: value for name, value in dotenv_values(self.one / ".env").items() if value is not None}
-        own = environment(self.one, **self.variables) | loaded | {"PREFECT_HOME": str(self.one / ".shepherd/prefect")}
-        done = run_command(command, cwd=self.one, env=own, text=True)
+        variables = (
+            environment(self.one, **self.variables) | loaded | {"PREFECT_HOME": str(self.one / ".shepherd/prefect")}
+        )
+        done = run_command(command, cwd=self.one, env=variables, text=True)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
     def sweep(self, name: str, trials: int) -> None:
-        """Submit a sweep of so many trials, two at once."""
+        """Submit a sweep with two trials at a time."""
         overrides = [*TRIAL, f"sweep.trials={trials}", "sweep.workers=2", f"sweep.name={name}"]
         self.prefect("deployment", "run", "sweep-ppo/default", "-p", f"overrides={json.dumps(overrides)}")
 
@@ -133,12 +135,12 @@ class Machines:
         found = sorted((self.runs / "sweeps" / name).glob("trial_*/seed_*/run.json"))
         return [RunDirectory(path.parent) for path in found]
 
-    def trained_there(self, name: str) -> RunDirectory | None:
-        """A run that the second machine trains just now, and that has a checkpoint to go on from."""
+    def run_on_second_machine(self, name: str) -> RunDirectory | None:
+        """A run in training on the second machine that has a checkpoint to resume from."""
         for run in self.of(name):
-            led = re.match(r"pid (\d+)", run.driver.read_text()) if run.driver.exists() else None
+            driver_pid = re.match(r"pid (\d+)", run.driver.read_text()) if run.driver.exists() else None
             with contextlib.suppress(psutil.Error):
-                home = led and psutil.Process(int(led[1])).environ().get("SHEPHERD_HOME")
+                home = driver_pid and psutil.Process(int(driver_pid[1])).environ().get("SHEPHERD_HOME")
                 if home == str(self.two) and 0 < count(run, "checkpoint") < 9:
                     return run
         return None
@@ -164,8 +166,10 @@ def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
         machines.servers("down")
 
 
-def all_there_once(machines: Machines, name: str, trials: Sequence[dict[str, Any]], disturbed: RunDirectory) -> None:
-    """Every trial has ended, none was begun twice; the one that was disturbed has come to the bits it would have."""
+def assert_all_trials_completed_once(
+    machines: Machines, name: str, trials: Sequence[dict[str, Any]], disturbed: RunDirectory
+) -> None:
+    """Every trial ended and none started twice; the disturbed trial has the digest of an undisturbed one."""
     runs = machines.of(name)
     assert [(trial["number"], trial["state"]) for trial in trials] == [(n, "complete") for n in range(len(runs))]
     assert [trial["policy_steps"] for trial in trials] == [run.read_summary()["policy_steps"] for run in runs]
@@ -173,7 +177,7 @@ def all_there_once(machines: Machines, name: str, trials: Sequence[dict[str, Any
         assert run.read_identity()["commit"] == machines.commit
         events = [*read_events(run.events)]
         evaluated = Counter(event["policy_steps"] for event in events if event["kind"] == "evaluation")
-        # One that is interrupted right after a checkpoint writes it again, the evaluation noted in it: the same bits.
+        # A run interrupted right after a checkpoint saves it again, with the evaluation recorded: the same digest.
         saved = {(event["policy_steps"], event["digest"]) for event in events if event["kind"] == "checkpoint"}
         assert len(evaluated) >= 4 and set(evaluated.values()) == {1}, (run.path, evaluated)
         assert len(saved) == len({steps for steps, _ in saved}) >= 12, (run.path, saved)
@@ -191,8 +195,8 @@ def all_there_once(machines: Machines, name: str, trials: Sequence[dict[str, Any
     assert len([one for one in shown if name in one["tags"]]) == len(trials)
 
 
-def kept_by_the_server(machines: Machines, name: str) -> None:
-    """MLflow has each run once, and its files; the second machine has none of them, nor a database."""
+def assert_stored_on_server(machines: Machines, name: str) -> None:
+    """MLflow has each run once, with its files; the second machine has neither files nor a database."""
     import psycopg2
 
     database = dotenv_values(machines.one / ".env")["SHEPHERD_DATABASE_URL"]
@@ -209,20 +213,20 @@ def kept_by_the_server(machines: Machines, name: str) -> None:
 
 
 @soak
-def test_a_sweep_on_both_loses_and_repeats_nothing_when_a_worker_is_killed(machines: Machines) -> None:
+def test_sweep_on_two_machines_survives_worker_kill(machines: Machines) -> None:
     machines.sweep("both", 3)
-    disturbed = wait_for(lambda: machines.trained_there("both"), "a trial on the second machine", 180)
+    disturbed = wait_for(lambda: machines.run_on_second_machine("both"), "a trial on the second machine", 180)
     send(one(machines.two, "worker"), signal.SIGKILL)
-    all_there_once(machines, "both", machines.report("both", 300), disturbed)
-    kept_by_the_server(machines, "both")
+    assert_all_trials_completed_once(machines, "both", machines.report("both", 300), disturbed)
+    assert_stored_on_server(machines, "both")
 
 
 @soak
-def test_a_sweep_of_twelve_goes_on_when_a_machine_vanishes(machines: Machines) -> None:
+def test_sweep_of_twelve_trials_survives_machine_loss(machines: Machines) -> None:
     machines.sweep("twelve", 12)
     wait_for(lambda: len(machines.of("twelve")) > 5, "the middle", 400)
-    disturbed = wait_for(lambda: machines.trained_there("twelve"), "a trial on the second machine", 180)
+    disturbed = wait_for(lambda: machines.run_on_second_machine("twelve"), "a trial on the second machine", 180)
     kill_all(machines.two)
     machines.worker.wait()
-    all_there_once(machines, "twelve", machines.report("twelve", 600), disturbed)
+    assert_all_trials_completed_once(machines, "twelve", machines.report("twelve", 600), disturbed)
     machines.join()

@@ -1,4 +1,4 @@
-"""The environments of `faulty_envs` can be made in this process and in those that it starts."""
+"""Registers the environments of `faulty_envs` in this process and in the processes that it starts."""
 
 from __future__ import annotations
 

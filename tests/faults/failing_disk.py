@@ -1,4 +1,4 @@
-"""The disk that fails (failing_disk.c): compiled, preloaded into other processes, armed in this one."""
+"""Simulated disk faults (failing_disk.c): compile the library, preload it into processes, and arm a fault."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FAULTS = {
 
 
 def compiled(folder: Path) -> Path:
-    """The library to preload."""
+    """Compile the library for LD_PRELOAD and return its path."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     assert compiler, "the tests of a failing disk need a C compiler, as torch.compile does"
     library = folder / "failing_disk.so"
@@ -41,7 +41,7 @@ def compiled(folder: Path) -> Path:
 
 
 def environment(library: Path, folder: Path | None = None, at: int = 0, fault: Fault | None = None) -> dict[str, str]:
-    """Variables of a process whose disk can fail; with a folder and a fault it is armed from the start."""
+    """Environment variables of a process with the library; with a folder and a fault it is armed from the start."""
     variables = {"LD_PRELOAD": str(library)}
     if folder is not None and fault is not None:
         variables["FAILING_DISK"] = f"{os.path.realpath(folder)}:{at}:{fault.mode}:{fault.errno}:{int(fault.sticky)}"
@@ -49,7 +49,7 @@ def environment(library: Path, folder: Path | None = None, at: int = 0, fault: F
 
 
 class Disk:
-    """Disk of this process, where the library is preloaded."""
+    """Controls the faults of this process, in which the library is preloaded."""
 
     @functools.cached_property
     def _library(self) -> ctypes.CDLL:
@@ -62,6 +62,6 @@ class Disk:
         self._library.disk_arm(path, ctypes.c_long(at), fault.mode, fault.errno, int(fault.sticky))
 
     def disarm(self) -> int:
-        """Let it work again; the number of operations counted."""
+        """Disable the fault; return the number of counted operations."""
         self._library.disk_disarm()
         return self._library.disk_count()

@@ -1,7 +1,7 @@
-"""An environment that misbehaves when the environment variable FAULT says so; importing this module registers it.
+"""An environment with faults chosen by the environment variable FAULT; importing this module registers it.
 
-FAULT=kind:call:number[:rank], as `nan:step:37`: the 37th call of `step` in this process. The config says nothing of it,
-so a run can meet a fault, and be continued without it.
+FAULT=kind:call:number[:rank], for example `nan:step:37`: from the 37th call of `step` in this process. The config does
+not contain it, so a run with a fault can be resumed without it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ calls = {"step": 0, "reset": 0, "close": 0}
 
 
 class Faulty(gymnasium.Env):
-    """A noisy walk that ends after 20 steps; its state can be saved."""
+    """A noisy walk of 20 steps; its state can be saved."""
 
     action_space = spaces.Discrete(2)
     observation_space = spaces.Box(-1e3, 1e3, (2,), np.float32)
@@ -32,18 +32,18 @@ class Faulty(gymnasium.Env):
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
         self.place, self.count = float(self.np_random.normal()), 0
-        return misbehaved("reset", self.obs())
+        return apply_fault("reset", self.obs())
 
     def step(self, action):
         self.place += float(self.np_random.normal()) + (0.5 if action else -0.5)
         self.count += 1
-        return misbehaved("step", self.obs(), -abs(self.place), False, self.count >= 20)
+        return apply_fault("step", self.obs(), -abs(self.place), False, self.count >= 20)
 
     def close(self):
-        misbehaved("close", self.obs())
+        apply_fault("close", self.obs())
 
 
-def misbehaved(call, obs, *rest):
+def apply_fault(call, obs, *rest):
     calls[call] += 1
     kind, where, number, rank = (os.environ.get("FAULT", "") + ":::").split(":")[:4]
     if rank in ("", os.environ.get("LOCAL_RANK")) and where == call and calls[call] >= int(number):
@@ -67,7 +67,7 @@ def spin():
 
 
 def freeze():
-    """Hold the interpreter lock in C for ever."""
+    """Block in C code while holding the GIL."""
     ctypes.PyDLL(None).sleep(600)
 
 
@@ -104,9 +104,9 @@ FLAGS = {"flag_none": None, "flag_nan": float("nan"), "flag_text": "False", "fla
 
 
 class Shared(Faulty):
-    """A walk on one place that all instances of a process share: nothing of one alone says how it goes on.
+    """A walk whose place is shared by all instances of a process, so one instance does not determine the next step.
 
-    Deterministic all the same once every instance has been reset. `lottery`: not even that.
+    Deterministic once every instance has been reset, unless `lottery` is true.
     """
 
     places: list[float] = [0.0]  # noqa: RUF012  the trap itself

@@ -1,4 +1,4 @@
-"""A program that says so and then holds the interpreter lock in C for ever."""
+"""A program that prints "ready" and then blocks in C code while holding the GIL."""
 
 import ctypes
 

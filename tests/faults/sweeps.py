@@ -1,10 +1,10 @@
-"""Whatever writes to disk, with its N-th storage operation failing for N = 1, 2, 3, … until it passes.
+"""Procedures that write to disk, with their N-th storage operation failing for N = 1, 2, 3, … until none fails.
 
     LD_PRELOAD=failing_disk.so python -m tests.faults.sweeps FOLDER
 
-One process imports everything once. Where the fault kills, it forks a child for each N and looks at what is left.
+One process imports everything once. If the fault kills, it forks a child for each N and checks the files left.
 
-Prints a JSON line a sweep: procedure, fault, operations, failure (null when all is well).
+Prints a JSON line per sweep: procedure, fault, operations, failure (null if there is none).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Acknowledge = Callable[[str], None]
 
 @dataclass
 class Outcome:
-    """Facts known outside of a process whose disk failed: what it acknowledged, and how it ended."""
+    """What is known outside of the process whose disk failed: what it acknowledged, and how it ended."""
 
     acknowledged: list[str] = field(default_factory=list)
     ending: str = "killed"  # or done, refused, or a traceback
@@ -51,7 +51,7 @@ class Outcome:
 
 
 class Procedure:
-    """Procedure that is swept. `folder` is as `prepare` left it before each N."""
+    """A procedure to sweep. Before each N, `folder` is restored to the state after `prepare`."""
 
     faults = tuple(FAULTS)
 
@@ -65,11 +65,11 @@ class Procedure:
         raise NotImplementedError
 
     def check(self, outcome: Outcome) -> None:
-        """Nothing acknowledged is lost, nothing is there in part."""
+        """Check that nothing acknowledged is lost and nothing is incomplete."""
         raise NotImplementedError
 
     def check_again(self) -> None:
-        """After another attempt, on a disk that works."""
+        """Check the state after another attempt on a working disk."""
         raise NotImplementedError
 
 
@@ -78,7 +78,7 @@ def content(policy_steps: int) -> dict[str, Any]:
 
 
 def good_checkpoints(run: RunDirectory) -> list[int]:
-    """Policy steps of the checkpoints; each must hold what was saved then, and nothing half-written may have a name."""
+    """Policy steps of the checkpoints, each of which must be undamaged."""
     found = list(checkpoint.newest_first(run.checkpoints))
     for path in found:
         wrong = checkpoint.damage(path)
@@ -87,7 +87,7 @@ def good_checkpoints(run: RunDirectory) -> list[int]:
 
 
 class Checkpoints(Procedure):
-    """save, prune, name_best in a run with older checkpoints, and with what a writer left when it was killed."""
+    """save, prune and name_best in a run with older checkpoints and temporary files of a killed writer."""
 
     faults = ("ENOSPC", "ENOSPC from then on", "half a write, then ENOSPC", "EROFS from then on", "SIGKILL")
 
@@ -110,15 +110,15 @@ class Checkpoints(Procedure):
 
     def check(self, outcome: Outcome) -> None:
         run = RunDirectory(self.folder)
-        there = good_checkpoints(run)
-        assert 192 in there, there
-        assert 256 in there or "saved" not in outcome.acknowledged, there
+        found = good_checkpoints(run)
+        assert 192 in found, found
+        assert 256 in found or "saved" not in outcome.acknowledged, found
         newest = checkpoint.newest_good(run.checkpoints)
         assert newest is not None
-        assert int(newest.name) == there[-1]
+        assert int(newest.name) == found[-1]
         learning, _ = checkpoint.load(newest)
-        assert learning["count"] == there[-1]
-        assert torch.equal(learning["weight"], content(there[-1])["weight"])
+        assert learning["count"] == found[-1]
+        assert torch.equal(learning["weight"], content(found[-1])["weight"])
         best = checkpoint.resolve(run, "best").name
         assert best == "256" if "best" in outcome.acknowledged else best in ("64", "256"), best
 
@@ -130,7 +130,7 @@ class Checkpoints(Procedure):
 
 
 class OverDamaged(Checkpoints):
-    """Saving where a damaged checkpoint has the name already."""
+    """Saving over a damaged checkpoint of the same name."""
 
     faults = ("ENOSPC from then on", "SIGKILL")
 
@@ -144,12 +144,12 @@ class OverDamaged(Checkpoints):
         path = self.folder / "checkpoints" / "256"
         if path.exists() and checkpoint.damage(path):
             assert "saved" not in outcome.acknowledged
-            shutil.rmtree(path)  # it may stay so; the rest is as ever
+            shutil.rmtree(path)  # may still be damaged
         super().check(outcome)
 
 
 class Events(Procedure):
-    """Two events behind a torn line."""
+    """Two events after an incomplete line."""
 
     def prepare(self) -> None:
         log = EventLog(self.folder / "events.jsonl")
@@ -179,7 +179,7 @@ class Events(Procedure):
 
 
 class FirstEvent(Procedure):
-    """The first event of a log in a folder that is not there yet."""
+    """The first event of a log in a folder that does not exist yet."""
 
     def prepare(self) -> None:
         self.folder.mkdir(parents=True)
@@ -189,13 +189,13 @@ class FirstEvent(Procedure):
         acknowledge("start")
 
     def check(self, outcome: Outcome) -> None:
-        there = list(read_events(self.folder / "deep" / "events.jsonl"))
-        assert len(there) <= 1
-        assert there or not outcome.acknowledged
+        found = list(read_events(self.folder / "deep" / "events.jsonl"))
+        assert len(found) <= 1
+        assert found or not outcome.acknowledged
 
     def check_again(self) -> None:
-        there = list(read_events(self.folder / "deep" / "events.jsonl"))
-        assert {e["run_id"] for e in there} == {"a"}
+        found = list(read_events(self.folder / "deep" / "events.jsonl"))
+        assert {e["run_id"] for e in found} == {"a"}
 
 
 class SmallFile(Procedure):
@@ -229,7 +229,7 @@ class NewRun(Procedure):
 
     def act(self, acknowledge: Acknowledge) -> None:
         run = RunDirectory(self.folder / "algo" / "run")
-        if not run.config.exists():  # a whole run whose last step was refused: `shepherd resume` takes it as it is
+        if not run.config.exists():  # else the run is complete except for its last step; `shepherd resume` accepts it
             create_run(self.config, self.values, ["seed=42"])
         acknowledge("created")
 
@@ -251,7 +251,7 @@ class NewRun(Procedure):
 
 
 class SessionSave(Procedure):
-    """`RunTrainer.save` and `RunTrainer.evaluate` of a run that is being trained."""
+    """`RunTrainer.save` and `RunTrainer.evaluate` of a run in training."""
 
     faults = ("EROFS from then on", "SIGKILL")
 
@@ -263,10 +263,10 @@ class SessionSave(Procedure):
         self.digests: dict[int, str] = {}
         self.attempts = 0
         for _ in range(2):
-            self.session.advance(lambda said: None)
+            self.session.advance(lambda facts: None)
             self.digests[self.session.policy_steps] = self.session.save()["digest"]
             self.session.evaluate()
-        self.session.advance(lambda said: None)
+        self.session.advance(lambda facts: None)
         self.steps = [*self.digests, self.session.policy_steps]
 
     def act(self, acknowledge: Acknowledge) -> None:
@@ -277,11 +277,11 @@ class SessionSave(Procedure):
         acknowledge("evaluated")
 
     def check(self, outcome: Outcome) -> None:
-        there = good_checkpoints(self.run)
-        assert there == self.steps or (there == self.steps[:2] and not outcome.acknowledged), there
+        found = good_checkpoints(self.run)
+        assert found == self.steps or (found == self.steps[:2] and not outcome.acknowledged), found
         for policy_steps, digest in self.digests.items():
             assert checkpoint.manifest(self.run.checkpoints / str(policy_steps))["digest"] == digest
-        newest = checkpoint.manifest(self.run.checkpoints / str(there[-1]))
+        newest = checkpoint.manifest(self.run.checkpoints / str(found[-1]))
         assert not outcome.acknowledged or outcome.acknowledged[0] == newest["digest"]
         judged = self._judged()
         assert judged == self.steps or (judged == self.steps[:2] and "evaluated" not in outcome.acknowledged), judged
@@ -312,7 +312,7 @@ PROCEDURES: dict[str, type[Procedure]] = {
 }
 
 
-def ending(act: Callable[[Acknowledge], None], acknowledge: Acknowledge) -> str:
+def run_and_report(act: Callable[[Acknowledge], None], acknowledge: Acknowledge) -> str:
     try:
         act(acknowledge)
     except (RunError, UserError) as refusal:
@@ -322,38 +322,38 @@ def ending(act: Callable[[Acknowledge], None], acknowledge: Acknowledge) -> str:
     return "done"
 
 
-def here(act: Callable[[Acknowledge], None]) -> Outcome:
+def in_process(act: Callable[[Acknowledge], None]) -> Outcome:
     outcome = Outcome()
-    outcome.ending = ending(act, outcome.acknowledged.append)
+    outcome.ending = run_and_report(act, outcome.acknowledged.append)
     outcome.operations = DISK.disarm()
     return outcome
 
 
 def in_child(act: Callable[[Acknowledge], None]) -> Outcome:
-    """Run a part of this process's future in a child, and hear of it over a pipe, as somebody outside would."""
+    """Run the procedure in a forked child and receive its messages over a pipe."""
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
 
-        def say(**fields: Any) -> None:
+        def send(**fields: Any) -> None:
             os.write(writing, (json.dumps(fields) + "\n").encode())
 
-        how = ending(act, lambda what: say(acknowledged=what))
-        say(ending=how, operations=DISK.disarm())
+        ended = run_and_report(act, lambda what: send(acknowledged=what))
+        send(ending=ended, operations=DISK.disarm())
         os._exit(0)
     os.close(writing)
     with open(reading) as pipe:
-        said = [json.loads(line) for line in pipe]
+        messages = [json.loads(line) for line in pipe]
     os.waitpid(pid, 0)
-    outcome = Outcome([s["acknowledged"] for s in said if "acknowledged" in s])
-    if said and "ending" in said[-1]:
-        outcome.ending, outcome.operations = said[-1]["ending"], said[-1]["operations"]
+    outcome = Outcome([s["acknowledged"] for s in messages if "acknowledged" in s])
+    if messages and "ending" in messages[-1]:
+        outcome.ending, outcome.operations = messages[-1]["ending"], messages[-1]["operations"]
     return outcome
 
 
 def sweep(procedure: Procedure, template: Path, fault: Fault) -> int:
-    """The number of storage operations at each of which the fault was put."""
-    attempt = in_child if fault.mode == KILL else here
+    """Run the procedure with the fault at each storage operation; return the number of operations."""
+    attempt = in_child if fault.mode == KILL else in_process
     for n in itertools.count(1):
         shutil.rmtree(procedure.folder)
         shutil.copytree(template, procedure.folder)
@@ -366,7 +366,7 @@ def sweep(procedure: Procedure, template: Path, fault: Fault) -> int:
         try:
             assert outcome.ending in ("done", "refused", "killed"), outcome.ending
             procedure.check(outcome)
-            second = here(procedure.act)
+            second = in_process(procedure.act)
             assert second.ending == "done", second.ending
             procedure.check_again()
         except Exception as error:
@@ -378,21 +378,21 @@ def sweep(procedure: Procedure, template: Path, fault: Fault) -> int:
 
 
 def main(folder: Path) -> None:
-    gc.freeze()  # what is there stays; children copy less
-    retry.PAUSES = ()  # each fault is looked at by itself
-    store.code_version = functools.cache(code_version)  # four processes of git, each time
+    gc.freeze()  # children copy less memory
+    retry.PAUSES = ()  # no retries, so that each fault is checked separately
+    store.code_version = functools.cache(code_version)  # each call starts four processes of git
     for name, kind in PROCEDURES.items():
         live, template = folder / name / "live", folder / name / "template"
         procedure = kind(live)
         procedure.prepare()
         shutil.copytree(live, template)
         for label in procedure.faults:
-            said: dict[str, Any] = {"procedure": name, "fault": label, "operations": 0, "failure": None}
+            result: dict[str, Any] = {"procedure": name, "fault": label, "operations": 0, "failure": None}
             try:
-                said["operations"] = sweep(procedure, template, FAULTS[label])
+                result["operations"] = sweep(procedure, template, FAULTS[label])
             except AssertionError:
-                said["failure"] = traceback.format_exc()
-            print(json.dumps(said), flush=True)
+                result["failure"] = traceback.format_exc()
+            print(json.dumps(result), flush=True)
 
 
 if __name__ == "__main__":

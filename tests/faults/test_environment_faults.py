@@ -1,4 +1,4 @@
-"""Faults of an environment in this process: found at once, named, and nothing learned from it."""
+"""Faults of an environment in this process are detected at once and named, and nothing is learned from them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rlcore.store import checkpoint
 from rlcore.train.run_trainer import RunTrainer
 from tests.runs import prepare, values
 
-SAYS = {
+MESSAGES = {
     "obs_nan": r"key 'state' is nan at \[1\]",
     "obs_inf": r"key 'state' is -inf at \[0\]",
     "obs_shape": r"key 'state' has shape \(1,\), but its space has \(2,\)",
@@ -45,12 +45,12 @@ SAYS = {
     "tuple": r"(step returned 4 values \(the old Gym API\)|reset returned 1 values), but Gymnasium's \w+ returns",
     "raise": "raised RuntimeError: the engine said no$",
 }
-AT_RESET = [kind for kind in SAYS if not kind.startswith(("reward", "flag"))]
+AT_RESET = [kind for kind in MESSAGES if not kind.startswith(("reward", "flag"))]
 
 
 @pytest.fixture(autouse=True)
 def fault(plugins, monkeypatch):
-    """Set the fault and start counting calls."""
+    """A function that sets the fault and resets the counts of calls."""
     from tests.faults import faulty_envs
 
     def choose(text: str) -> None:
@@ -71,28 +71,28 @@ def play(envs, steps: int = 45) -> None:
         envs.step(np.zeros(2, int))
 
 
-# Two environments: call 26 of `step` is the 13th of environment 1, call 4 of `reset` its second.
+# With two environments, call 26 of `step` is the 13th of environment 1, and call 4 of `reset` is its second.
 @pytest.mark.parametrize(
-    ("kind", "call", "step"), [*((k, "step:26", 13) for k in SAYS), *((k, "reset:4", 0) for k in AT_RESET)]
+    ("kind", "call", "step"), [*((k, "step:26", 13) for k in MESSAGES), *((k, "reset:4", 0) for k in AT_RESET)]
 )
-def test_a_fault_while_training_names_environment_step_and_key(fault, kind, call, step):
+def test_training_fault_names_environment_step_and_key(fault, kind, call, step):
     fault(f"{kind}:{call}")
-    with pytest.raises(EnvironmentFault, match=f"^environment 1, step {step} of its episode: .*{SAYS[kind]}"):
+    with pytest.raises(EnvironmentFault, match=f"^environment 1, step {step} of its episode: .*{MESSAGES[kind]}"):
         play(vector())
 
 
 @pytest.mark.parametrize("kind", ["obs_nan", "reward_none", "flag_text", "raise"])
-def test_a_fault_in_an_evaluation_names_environment_step_and_key(fault, tmp_path, kind):
+def test_evaluation_fault_names_environment_step_and_key(fault, tmp_path, kind):
     run = prepare(tmp_path / "run", "Faulty-v0")
     config, card = build_config(values("Faulty-v0", 512)), json.loads(run.card.read_text())
     agent = RandomAgent(vector().spec)
     fault(f"{kind}:step:26")
-    with pytest.raises(EnvironmentFault, match=f"^environment 1, step 13 of its episode: .*{SAYS[kind]}"):
+    with pytest.raises(EnvironmentFault, match=f"^environment 1, step 13 of its episode: .*{MESSAGES[kind]}"):
         evaluate_agent(agent, config, card, 4, greedy=False)
 
 
 @pytest.mark.parametrize("kind", ["obs_nan:step:5", "reward_none:step:150", "raise:step:150", "obs_shape:reset:1"])
-def test_a_fault_that_make_env_finds_is_the_users_mistake(fault, tmp_path, kind):
+def test_make_env_raises_user_error_for_faults(fault, tmp_path, kind):
     fault(kind)
     with pytest.raises(UserError, match="^env.id=Faulty-v0: "):
         prepare(tmp_path / "run", "Faulty-v0", card=measure)
@@ -104,34 +104,34 @@ def test_a_fault_that_make_env_finds_is_the_users_mistake(fault, tmp_path, kind)
 
 @pytest.mark.parametrize("kind", ["sleep", "spin"])
 @pytest.mark.parametrize(("call", "step"), [("step:26", 13), ("reset:4", 0)])
-def test_a_call_that_never_returns_is_ended_by_the_time_limit(fault, kind, call, step):
+def test_step_timeout_ends_hung_call(fault, kind, call, step):
     fault(f"{kind}:{call}")
     envs, began = vector(limit=0.4), time.monotonic()
-    says = rf"^environment 1, step {step} of its episode: hung; no answer within 0.4 s \(env.step_timeout\)$"
-    with pytest.raises(EnvironmentLost, match=says):
+    message = rf"^environment 1, step {step} of its episode: hung; no answer within 0.4 s \(env.step_timeout\)$"
+    with pytest.raises(EnvironmentLost, match=message):
         play(envs)
     assert 0.4 <= time.monotonic() - began < 300  # the fault sleeps 600 s
 
 
-def test_the_first_reset_may_take_longer_and_is_ended_too(fault):
+def test_step_timeout_is_longer_for_first_reset(fault):
     fault("sleep:reset:1")
     with pytest.raises(EnvironmentLost, match="environment 0, step 0 of its episode: hung; no answer within 1 s"):
         play(vector(limit=0.1))
 
 
-def test_steps_that_are_slow_but_in_time_are_left_alone(fault):
-    fault("slow:step:1")  # 0.05 s a step: far more than one limit together
+def test_step_timeout_applies_to_single_steps(fault):
+    fault("slow:step:1")  # 0.05 s per step: together more than one limit
     play(vector(limit=1.0), steps=25)
 
 
-def test_only_the_time_inside_an_environment_counts():
+def test_step_timeout_counts_only_environment_time():
     envs = vector(limit=1.0)
     play(envs, steps=1)
-    time.sleep(1.2)  # a learner at work
+    time.sleep(1.2)  # the time of an update
     envs.step(np.zeros(2, int))
 
 
-def test_an_environment_that_hangs_while_it_is_closed_is_left_as_it_is(fault, caplog):
+def test_close_of_hung_environment_is_abandoned(fault, caplog):
     envs = vector(limit=0.2)
     play(envs, steps=1)
     fault("sleep:close:1")
@@ -143,8 +143,8 @@ def test_an_environment_that_hangs_while_it_is_closed_is_left_as_it_is(fault, ca
     ]
 
 
-def test_make_env_ends_an_environment_that_hangs(fault, tmp_path):
-    for call in ("step:50", "step:150", "close:6"):  # with the checks of training, and while the tier is measured
+def test_make_env_ends_hung_environment(fault, tmp_path):
+    for call in ("step:50", "step:150", "close:6"):  # in the checks, and while the tier is measured
         fault(f"sleep:{call}")
         with pytest.raises(UserError, match="env.id=Faulty-v0: .*no answer within 0.4 s"):
             prepare(tmp_path / call, "Faulty-v0", card=measure, env__step_timeout=0.4)
@@ -153,12 +153,12 @@ def test_make_env_ends_an_environment_that_hangs(fault, tmp_path):
 # Weights
 
 
-def test_weights_that_are_not_finite_are_never_saved(tmp_path):
+def test_save_refuses_non_finite_weights(tmp_path):
     run = prepare(tmp_path / "run", "Faulty-v0")
     session = RunTrainer(run)
-    session.advance(lambda said: None)
+    session.advance(lambda facts: None)
     session.save()
-    session.advance(lambda said: None)
+    session.advance(lambda facts: None)
     next(session.learner.agent.parameters()).data[0] = float("nan")
     with pytest.raises(RunError, match=f"not finite after {session.policy_steps} policy steps: .*weight|bias"):
         session.save()
@@ -166,52 +166,52 @@ def test_weights_that_are_not_finite_are_never_saved(tmp_path):
     session.close()
 
 
-# Tier boundary: environments that share a place
+# Tier boundary: environments that share state
 
 
 def train_and_abandon(run, rng: random.Random | None) -> str:
-    """The digest at the end; with `rng`, of a run that was dropped in the middle of an iteration again and again."""
+    """The digest at the end of training; with `rng`, training is interrupted four times within an iteration."""
 
-    class Dropped(Exception):
+    class Interrupted(Exception):
         pass
 
-    dropped = 0
+    drops = 0
     while True:
-        session, last = RunTrainer(run), rng.randrange(100) if rng and dropped < 4 else 10**9
+        session, last = RunTrainer(run), rng.randrange(100) if rng and drops < 4 else 10**9
         assert not session.savable
         start = session.policy_steps
 
-        def drop(said, start=start, last=last):
-            if said["policy_steps"] - start > last:
-                raise Dropped
+        def interrupt(facts, start=start, last=last):
+            if facts["policy_steps"] - start > last:
+                raise Interrupted
 
         try:
             while True:
-                boundary = session.advance(drop)
+                boundary = session.advance(interrupt)
                 saved = session.save() if "checkpoint" in boundary.due else None
                 if "evaluate" in boundary.due:
                     session.evaluate()
                 if boundary.done:
-                    assert dropped == (4 if rng else 0)
+                    assert drops == (4 if rng else 0)
                     return saved["digest"]
-        except Dropped:
-            dropped += 1
+        except Interrupted:
+            drops += 1
         finally:
             session.close()
 
 
-def test_a_boundary_run_dropped_anywhere_ends_in_the_bits_of_one_that_was_not(tmp_path, caplog):
+def test_boundary_tier_resume_gives_same_digest(tmp_path, caplog):
     seed = random.randrange(1000)
     print("seed", seed)
     config = {"total_steps": 800, "checkpoint__every": 70, "evaluation__every": 140, "algo__update_epochs": 1}
-    whole, cut = (prepare(tmp_path / name, "Shared-v0", **config) for name in ("whole", "cut"))
-    card = json.loads(whole.card.read_text())
+    uninterrupted, interrupted = (prepare(tmp_path / name, "Shared-v0", **config) for name in ("whole", "cut"))
+    card = json.loads(uninterrupted.card.read_text())
     assert (card["tier"], card["deterministic"]) == ("boundary", True)
     assert "a resumed run is identical, bit for bit" in caplog.text
-    assert train_and_abandon(cut, random.Random(seed)) == train_and_abandon(whole, None)
+    assert train_and_abandon(interrupted, random.Random(seed)) == train_and_abandon(uninterrupted, None)
 
 
-def test_an_environment_that_no_seed_decides_is_told_of(tmp_path, caplog):
+def test_make_env_reports_nondeterministic_environment(tmp_path, caplog):
     run = prepare(tmp_path / "run", "Shared-v0", env__wrapper={"lottery": True})
     assert caplog.text.count("it ignores the seed: two runs of one config differ") == 1
     make_env(run)

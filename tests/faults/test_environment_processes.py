@@ -1,4 +1,4 @@
-"""Environments that die, hang or lie under a real trainer: a sentence, a good checkpoint, the same bits afterwards."""
+"""Environments that die, hang or return invalid data in a trainer: error message, valid checkpoint, same digest."""
 
 from __future__ import annotations
 
@@ -33,27 +33,27 @@ pytestmark = [heavy, pytest.mark.slow, pytest.mark.usefixtures("plugins")]
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], str]]:
-    """The digest of a run that met no fault, made when first asked for."""
-    made: list[str] = []
+    """A function that returns the digest of a run without faults, which is trained on the first call."""
+    digests: list[str] = []
 
     def get() -> str:
-        if not made:
+        if not digests:
             run = prepare(tmp_path_factory.mktemp("undisturbed") / "run", "Faulty-v0", **RUN)
-            made.append(finish_here(run))
-        return made[0]
+            digests.append(finish_here(run))
+        return digests[0]
 
     yield get
 
 
-def is_good_and_goes_on_to(run: RunDirectory, wanted: str) -> None:
+def assert_resumes_to(run: RunDirectory, expected: str) -> None:
     newest = next(checkpoint.newest_first(run.checkpoints))
     assert checkpoint.damage(newest) is None
     assert 0 < int(newest.name) < RUN["total_steps"]
-    assert finish_here(run) == wanted
+    assert finish_here(run) == expected
 
 
 @always
-def test_a_killed_environment_process_is_named_and_the_run_goes_on_to_the_same_bits(
+def test_killed_environment_process_resumes_to_same_digest(
     tmp_path: Path, undisturbed: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SHEPHERD_HOME", str(tmp_path))
@@ -64,70 +64,70 @@ def test_a_killed_environment_process_is_named_and_the_run_goes_on_to_the_same_b
             killed.append(max(p.pid for p in processes(tmp_path) if p.kind == "worker"))
             os.kill(killed[0], signal.SIGKILL)
 
-    says = r"^environment 1, step \d+ of its episode: its process died \(exit code -9, SIGKILL\)$"
-    with pytest.raises(EnvironmentLost, match=says), subscribe(kill_one):
+    message = r"^environment 1, step \d+ of its episode: its process died \(exit code -9, SIGKILL\)$"
+    with pytest.raises(EnvironmentLost, match=message), subscribe(kill_one):
         train(run)
     release(run)
     mine = [p for p in orphans(tmp_path) if p.kind in ("trainer", "worker")]
     assert not mine
-    # Whether environments have processes of their own is no part of what is learned.
-    is_good_and_goes_on_to(run, undisturbed())
+    # Separate processes for environments do not change the digest.
+    assert_resumes_to(run, undisturbed())
 
 
-def test_an_engine_that_holds_the_interpreter_lock_is_ended_by_the_time_limit(
+def test_step_timeout_ends_environment_holding_gil(
     tmp_path: Path, undisturbed: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(driver, "SILENCE", 8.0)  # the trainer says that it lives every 2 s
+    monkeypatch.setattr(driver, "SILENCE", 8.0)  # the trainer sends a heartbeat every 2 s
     run = prepare(tmp_path / "run", "Faulty-v0", env__step_timeout=1.0, **RUN)
     monkeypatch.setenv("FAULT", "freeze:step:400")
     with pytest.raises(EnvironmentLost, match=r"Faulty-v0.* hung; .* sent no message for 8 s \(env.step_timeout"):
         train(run)
     monkeypatch.setenv("FAULT", "")
-    is_good_and_goes_on_to(run, undisturbed())
+    assert_resumes_to(run, undisturbed())
 
 
 @always
-def test_a_faulty_step_ends_the_command_with_a_sentence(
+def test_train_command_reports_faulty_step(
     tmp_path: Path, undisturbed: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = prepare(tmp_path / "run", "Faulty-v0", **RUN)
     kept = {"PYTHONPATH": str(ROOT), "SHEPHERD_PLUGINS": os.environ["SHEPHERD_PLUGINS"]}
-    code, said = end(start(tmp_path, "stage", "train", "run", FAULT="reward_nan:step:400", **kept, **NO_STORE))
-    assert code == 1, said
-    assert said.endswith(
+    code, output = end(start(tmp_path, "stage", "train", "run", FAULT="reward_nan:step:400", **kept, **NO_STORE))
+    assert code == 1, output
+    assert output.endswith(
         "shepherd: failed: environment 1, step 20 of its episode: reward is nan, but must be a finite float32 number\n"
-    ), said
+    ), output
     assert not orphans(tmp_path)
-    is_good_and_goes_on_to(run, undisturbed())
+    assert_resumes_to(run, undisturbed())
 
 
 # Pauses
 
 
-def paused(pid: int, seconds: float) -> None:
-    """Pause a process now, and let it go on from another thread."""
+def pause_for(pid: int, seconds: float) -> None:
+    """Pause a process now and continue it after some seconds, from another thread."""
     os.kill(pid, signal.SIGSTOP)
     threading.Timer(seconds, os.kill, (pid, signal.SIGCONT)).start()
 
 
-def test_a_worker_that_somebody_paused_is_not_hung() -> None:
+def test_step_timeout_tolerates_paused_worker() -> None:
     envs = make_vector_env(EnvConfig(id="Faulty-v0", sync_env=False, step_timeout=1.5), num_envs=2, seed=0)
     assert isinstance(envs, SubprocessVectorEnv)
-    alone = make_vector_env(EnvConfig(id="Faulty-v0"), num_envs=2, seed=0)
+    same_process = make_vector_env(EnvConfig(id="Faulty-v0"), num_envs=2, seed=0)
     try:
-        assert (envs.reset().obs["state"] == alone.reset().obs["state"]).all()
-        paused(envs.pids[1], 2.5)
-        began = time.monotonic()
+        assert (envs.reset().obs["state"] == same_process.reset().obs["state"]).all()
+        pause_for(envs.pids[1], 2.5)
+        start_time = time.monotonic()
         for _ in range(3):
-            ours, theirs = (each.step(np.zeros(2, int)) for each in (envs, alone))
-            assert (ours.obs["state"] == theirs.obs["state"]).all()
-        assert time.monotonic() - began > 2.0
+            stepped, reference = (each.step(np.zeros(2, int)) for each in (envs, same_process))
+            assert (stepped.obs["state"] == reference.obs["state"]).all()
+        assert time.monotonic() - start_time > 2.0
     finally:
         envs.close()
 
 
 @pytest.mark.parametrize("fault", ["freeze:step:5", "sleep:reset:2"])
-def test_a_worker_that_hangs_is_ended_by_the_time_limit(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
+def test_step_timeout_ends_hung_worker(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
     monkeypatch.setenv("FAULT", fault)
     envs = make_vector_env(EnvConfig(id="Faulty-v0", sync_env=False, step_timeout=0.5), num_envs=1, seed=0)
     try:

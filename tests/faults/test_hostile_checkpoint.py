@@ -1,4 +1,4 @@
-"""Checkpoints that are damaged, and some that were made to do harm: refused in a sentence, nothing executed."""
+"""Damaged and malicious checkpoints are refused with an error message, and nothing in them is executed."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def save(run: RunDirectory, policy_steps: int = 64) -> Path:
 
 
 def refusal(path: Path) -> str:
-    """Sentence that loading is refused with; `damage` must say the same before."""
+    """The error message of loading; `damage` must report the same if it finds damage."""
     wrong = checkpoint.damage(path)
     with pytest.raises(UserError) as refused:
         checkpoint.load(path)
@@ -56,79 +56,79 @@ def refusal(path: Path) -> str:
 # Damage ---------------------------------------------------------------------------------------------------------------
 
 
-def harmed(path: Path, name: str, harm: Callable[[bytes], bytes]) -> bool:
-    """Whether harm to a file is found, and the file named; the file is whole again afterwards."""
+def is_detected(path: Path, name: str, change: Callable[[bytes], bytes]) -> bool:
+    """Whether `damage` detects a changed file and names it; the file is restored afterwards."""
     file = path / name
-    whole = file.read_bytes()
-    file.write_bytes(harm(whole))
+    content = file.read_bytes()
+    file.write_bytes(change(content))
     try:
         wrong = checkpoint.damage(path)
         return wrong is not None and wrong.startswith(name)
     finally:
-        file.write_bytes(whole)
+        file.write_bytes(content)
 
 
 def flipped(bit: int) -> Callable[[bytes], bytes]:
-    def harm(whole: bytes) -> bytes:
-        data = bytearray(whole)
+    def change(content: bytes) -> bytes:
+        data = bytearray(content)
         data[bit // 8] ^= 1 << bit % 8
         return bytes(data)
 
-    return harm
+    return change
 
 
-def test_600_single_bit_flips_are_found_and_the_file_is_named(run: RunDirectory) -> None:
+def test_damage_names_file_with_flipped_bit(run: RunDirectory) -> None:
     path, rng = save(run), random.Random(SEED)
     tried = [(name, rng.randrange(8 * (path / name).stat().st_size)) for name in EVERY_FILE for _ in range(150)]
-    missed = [flip for flip in tried if not harmed(path, flip[0], flipped(flip[1]))]
+    missed = [flip for flip in tried if not is_detected(path, flip[0], flipped(flip[1]))]
     print(f"seed {SEED}: {len(tried) - len(missed)} of {len(tried)} flips found")
     assert not missed
     assert checkpoint.damage(path) is None
 
 
-def test_a_flip_of_any_bit_of_the_manifest_is_found(run: RunDirectory) -> None:
-    whole = (save(run) / "manifest.json").read_bytes()
-    unseal(whole)
-    for bit in range(8 * len(whole)):
+def test_unseal_rejects_every_flipped_bit(run: RunDirectory) -> None:
+    content = (save(run) / "manifest.json").read_bytes()
+    unseal(content)
+    for bit in range(8 * len(content)):
         with pytest.raises(ValueError, match="changed since it was written"):
-            unseal(flipped(bit)(whole))
+            unseal(flipped(bit)(content))
 
 
-def test_300_truncations_are_found_and_the_file_is_named(run: RunDirectory) -> None:
+def test_damage_names_truncated_file(run: RunDirectory) -> None:
     path, rng = save(run), random.Random(SEED)
     tried = [(name, rng.randrange((path / name).stat().st_size)) for name in EVERY_FILE for _ in range(75)]
-    missed = [cut for cut in tried if not harmed(path, cut[0], lambda whole, n=cut[1]: whole[:n])]
+    missed = [cut for cut in tried if not is_detected(path, cut[0], lambda content, n=cut[1]: content[:n])]
     print(f"seed {SEED}: {len(tried) - len(missed)} of {len(tried)} truncations found")
     assert not missed
 
 
 @pytest.mark.parametrize("name", EVERY_FILE)
-def test_zeroed_and_lengthened_files_are_found(run: RunDirectory, name: str) -> None:
+def test_damage_names_zeroed_or_extended_file(run: RunDirectory, name: str) -> None:
     path = save(run)
-    assert harmed(path, name, lambda whole: bytes(len(whole)))
-    assert harmed(path, name, lambda whole: whole[:-64] + bytes(64))
-    assert harmed(path, name, lambda whole: whole + b"\n")
+    assert is_detected(path, name, lambda content: bytes(len(content)))
+    assert is_detected(path, name, lambda content: content[:-64] + bytes(64))
+    assert is_detected(path, name, lambda content: content + b"\n")
 
 
 @pytest.mark.parametrize("name", EVERY_FILE)
-def test_a_file_of_another_checkpoint_of_the_run_is_found(run: RunDirectory, name: str) -> None:
+def test_damage_names_file_of_other_checkpoint(run: RunDirectory, name: str) -> None:
     path, other = save(run, 64), save(run, 128)
-    assert harmed(path, name, lambda whole: (other / name).read_bytes())
+    assert is_detected(path, name, lambda content: (other / name).read_bytes())
 
 
-def test_a_checkpoint_under_another_name_is_found(run: RunDirectory) -> None:
+def test_load_refuses_renamed_checkpoint(run: RunDirectory) -> None:
     os.rename(save(run, 64), run.checkpoints / "128")
     assert refusal(run.checkpoints / "128").count("manifest.json does not belong to this checkpoint") == 1
 
 
-def test_what_is_missing_is_named(run: RunDirectory) -> None:
+def test_load_names_missing_files(run: RunDirectory) -> None:
     for name in (*EVERY_FILE, "learning", "bookkeeping"):
         path = save(run)
         shutil.rmtree(path / name) if (path / name).is_dir() else (path / name).unlink()
         assert name in refusal(path)
 
 
-def test_what_is_too_much_is_named(run: RunDirectory) -> None:
+def test_load_names_unexpected_files(run: RunDirectory) -> None:
     for name in ("learning/extra.pt", "more", "bookkeeping/.hidden", "a\x1b[2Jb\nc"):
         path = save(run)
         (path / name).write_bytes(b"")
@@ -140,28 +140,26 @@ def test_what_is_too_much_is_named(run: RunDirectory) -> None:
 
 @pytest.mark.parametrize("name", EVERY_FILE)
 @pytest.mark.parametrize("kind", ["link", "pipe", "folder", "dangling"])
-def test_what_is_no_file_is_refused_without_reading_it(run: RunDirectory, tmp_path: Path, name: str, kind: str) -> None:
+def test_load_refuses_links_pipes_and_folders(run: RunDirectory, tmp_path: Path, name: str, kind: str) -> None:
     file, away = save(run) / name, tmp_path / "away"
     os.rename(file, away)
     if kind == "pipe":
-        os.mkfifo(file)  # opening one to read waits for a writer for ever
+        os.mkfifo(file)  # reading it would wait for a writer
     elif kind == "folder":
         file.mkdir()
     else:
-        file.symlink_to(away if kind == "link" else tmp_path / "nothing")  # the very bytes, but not in it
+        file.symlink_to(away if kind == "link" else tmp_path / "nothing")  # a link to the same bytes elsewhere
     assert name in refusal(run.checkpoints / "64")
 
 
-def test_a_folder_that_lies_elsewhere_is_refused(run: RunDirectory, tmp_path: Path) -> None:
+def test_load_refuses_linked_folder(run: RunDirectory, tmp_path: Path) -> None:
     path = save(run)
     os.rename(path / "learning", tmp_path / "away")
     (path / "learning").symlink_to(tmp_path / "away")
     assert "learning is not a folder" in refusal(path)
 
 
-def test_a_file_that_changes_after_it_was_verified_changes_nothing(
-    run: RunDirectory, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_load_ignores_changes_after_verification(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
     path, decode = save(run), nested_state.decode
 
     def late(*arguments: Any, **named: Any) -> Any:
@@ -174,7 +172,7 @@ def test_a_file_that_changes_after_it_was_verified_changes_nothing(
     assert (learning["count"], bookkeeping["time"]) == (64, 64)
 
 
-def test_load_refuses_a_checkpoint_of_the_first_version(run: RunDirectory) -> None:
+def test_load_refuses_checkpoint_of_version_0_1(run: RunDirectory) -> None:
     path = save(run)
     manifest = json.loads((path / "manifest.json").read_bytes())
     first = {"format": 2, "policy_steps": 64, "files": manifest["files"]}
@@ -189,7 +187,7 @@ def test_load_refuses_a_checkpoint_of_the_first_version(run: RunDirectory) -> No
 
 
 class Bomb:
-    """Unpickling it makes a file."""
+    """Unpickling it creates a folder."""
 
     def __init__(self, canary: Path) -> None:
         self.canary = canary
@@ -198,7 +196,7 @@ class Bomb:
         return os.mkdir, (str(self.canary),)
 
 
-# A pickle, as it is and as torch and NumPy store one; and what would set it off.
+# Loaders that execute a plain pickle, or one stored by torch or NumPy.
 OPENERS: dict[str, Callable[[Path], Any]] = {
     "pickle": lambda path: pickle.loads(path.read_bytes()),
     "torch": lambda path: torch.load(path, weights_only=False),
@@ -216,7 +214,7 @@ def bombs(canary: Path, folder: Path) -> dict[str, bytes]:
     }
 
 
-def test_the_bombs_would_go_off(tmp_path: Path) -> None:
+def test_pickle_bombs_work_with_unsafe_loaders(tmp_path: Path) -> None:
     for kind, content in bombs(tmp_path / "canary", tmp_path).items():
         (tmp_path / "file").write_bytes(content)
         OPENERS[kind](tmp_path / "file")
@@ -224,7 +222,7 @@ def test_the_bombs_would_go_off(tmp_path: Path) -> None:
 
 
 def forge(path: Path, **contents: bytes) -> Path:
-    """A checkpoint of other contents with a manifest that vouches for them: `state`, `tensors`, `bookkeeping`."""
+    """Replace `state`, `tensors` or `bookkeeping` of a checkpoint and write a valid manifest for them."""
     names = dict(zip(("state", "tensors", "bookkeeping"), FILES, strict=True))
     for key, content in contents.items():
         (path / names[key]).write_bytes(content)
@@ -240,7 +238,7 @@ def outside(tmp_path: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("kind", ["pickle", "torch", "numpy"])
-def test_a_pickle_bomb_in_any_file_of_a_run_executes_nothing(run: RunDirectory, tmp_path: Path, kind: str) -> None:
+def test_load_never_executes_pickle_bomb(run: RunDirectory, tmp_path: Path, kind: str) -> None:
     canary = tmp_path / "canary"
     bomb = bombs(canary, tmp_path)[kind]
     before = outside(tmp_path)
@@ -285,13 +283,13 @@ JSON_BOMBS = {
 
 
 @pytest.mark.parametrize("name", JSON_BOMBS)
-def test_a_hostile_shape_is_refused_in_a_sentence(run: RunDirectory, name: str) -> None:
+def test_load_refuses_hostile_state(run: RunDirectory, name: str) -> None:
     sentence = refusal(forge(save(run), state=JSON_BOMBS[name]))
     assert "learning/" in sentence
 
 
 @pytest.mark.parametrize("name", ["deep list", "huge integer", "not text", "empty", "a number", "a list"])
-def test_hostile_bookkeeping_is_refused_in_a_sentence(run: RunDirectory, name: str) -> None:
+def test_load_refuses_hostile_bookkeeping(run: RunDirectory, name: str) -> None:
     assert "bookkeeping/state.json" in refusal(forge(save(run), bookkeeping=JSON_BOMBS[name]))
 
 
@@ -328,7 +326,7 @@ TENSOR_BOMBS = {
 
 
 @pytest.mark.parametrize("name", TENSOR_BOMBS)
-def test_hostile_tensors_are_refused_in_a_sentence_and_take_no_memory(run: RunDirectory, name: str) -> None:
+def test_load_refuses_hostile_tensors_with_little_memory(run: RunDirectory, name: str) -> None:
     path = forge(save(run), tensors=TENSOR_BOMBS[name])
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     assert "learning/" in refusal(path)
@@ -337,9 +335,7 @@ def test_hostile_tensors_are_refused_in_a_sentence_and_take_no_memory(run: RunDi
 
 @pytest.mark.parametrize("name", ["../../../x", "/etc/passwd", "learning/../../../../x", "learning/state.json\x00", ""])
 @pytest.mark.parametrize("instead", [True, False])
-def test_a_manifest_that_names_other_files_is_refused(
-    run: RunDirectory, tmp_path: Path, name: str, instead: bool
-) -> None:
+def test_manifest_with_other_files_is_refused(run: RunDirectory, tmp_path: Path, name: str, instead: bool) -> None:
     path = save(run)
     (tmp_path / "x").write_bytes(b"theirs")
     before = outside(tmp_path)
@@ -370,14 +366,14 @@ def test_a_manifest_that_names_other_files_is_refused(
         {"format": 10**50},
     ],
 )
-def test_a_manifest_of_odd_values_is_refused(run: RunDirectory, change: dict[str, Any]) -> None:
+def test_manifest_with_invalid_values_is_refused(run: RunDirectory, change: dict[str, Any]) -> None:
     path = save(run)
     content = json.loads((path / "manifest.json").read_bytes())
     (path / "manifest.json").write_bytes(seal(content | change))
     assert ".json" in refusal(path)
 
 
-def test_a_manifest_without_end_is_not_read(run: RunDirectory) -> None:
+def test_load_refuses_huge_manifest(run: RunDirectory) -> None:
     path = save(run)
     with open(path / "manifest.json", "ab") as handle:
         handle.truncate(2**40)  # takes no space
@@ -388,7 +384,7 @@ def test_a_manifest_without_end_is_not_read(run: RunDirectory) -> None:
 
 
 @pytest.mark.parametrize("best", ["../../../x", "/etc", "", "64/../..", "²", None, 64, ["64"], "9" * 5000])
-def test_names_that_lead_elsewhere_are_not_followed(
+def test_choose_ignores_names_outside_checkpoints(
     run: RunDirectory, caplog: pytest.LogCaptureFixture, best: Any
 ) -> None:
     path = save(run)
@@ -397,7 +393,7 @@ def test_names_that_lead_elsewhere_are_not_followed(
     assert "names.json is damaged" in caplog.text
 
 
-def test_folders_that_only_look_like_numbers_are_no_checkpoints(run: RunDirectory) -> None:
+def test_newest_first_ignores_non_numeric_folders(run: RunDirectory) -> None:
     path = save(run)
     for name in ("²", "64.bak", "-1", "9" * 200, "٣"):
         (run.checkpoints / name).mkdir()
@@ -411,16 +407,14 @@ def test_folders_that_only_look_like_numbers_are_no_checkpoints(run: RunDirector
 def trained(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
     run = prepare(tmp_path_factory.mktemp("trained") / "run")
     session = RunTrainer(run)
-    session.advance(lambda said: None)
+    session.advance(lambda facts: None)
     session.save()
     session.close()
     return run
 
 
 @pytest.mark.parametrize("state", [{}, {"learner": 5}, {"learner": {"agent": {}}, "buffer": 1}])
-def test_a_state_of_something_else_is_refused_in_a_sentence(
-    trained: RunDirectory, tmp_path: Path, state: dict[str, Any]
-) -> None:
+def test_run_trainer_refuses_state_of_other_kind(trained: RunDirectory, tmp_path: Path, state: dict[str, Any]) -> None:
     run = RunDirectory(tmp_path / "copy")
     shutil.copytree(trained.path, run.path)
     shape, numbers = nested_state.encode(state)
@@ -432,7 +426,7 @@ def test_a_state_of_something_else_is_refused_in_a_sentence(
 
 
 @pytest.mark.parametrize("name", ["policy.json", "agent.json", "agent.safetensors"])
-def test_a_hostile_exported_policy_is_refused_in_a_sentence(trained: RunDirectory, tmp_path: Path, name: str) -> None:
+def test_load_policy_refuses_hostile_files(trained: RunDirectory, tmp_path: Path, name: str) -> None:
     contents = [*bombs(tmp_path / "canary", tmp_path).values(), b"", b"{}", b"[" * 100_000, b'{"format": 1}']
     folder = export_policy(trained, checkpoint.resolve(trained, "latest"), tmp_path / "policy")
     load_policy(folder)

@@ -1,4 +1,4 @@
-"""Commands that are told to end, killed, paused: the exit code, what is left alive, and the bits in the end."""
+"""Commands that are interrupted, killed or paused: exit code, remaining processes, and the final digest."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ def ctrl_c_twice(process: subprocess.Popen[str], home: Path) -> int:
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGINT)
     process.wait(60)
-    assert time.monotonic() - begun < 5.0  # at once, on a busy machine too
+    assert time.monotonic() - begun < 5.0  # at once, also on a busy machine
     return 130
 
 
 def sigterm_to_all(process: subprocess.Popen[str], home: Path) -> int:
-    """As a service manager does."""
+    """Like a service manager."""
     for each in processes(home):
         os.kill(each.pid, signal.SIGTERM)
     return 130
@@ -68,34 +68,34 @@ def kill_the_trainer(process: subprocess.Popen[str], home: Path) -> int:
     return 1
 
 
-WAYS: list[tuple[Callable[[subprocess.Popen[str], Path], int], str]] = [
+ENDINGS: list[tuple[Callable[[subprocess.Popen[str], Path], int], str]] = [
     (sigterm_to_all, "continue with: shepherd stage train cut"),
     (ctrl_c_twice, "continue with: shepherd stage train cut"),
     (kill_the_trainer, "shepherd: failed: the trainer was killed by signal 9"),
 ]
 
 
-def test_however_it_is_ended_nothing_stays_alive_and_the_resumed_run_ends_in_the_same_bits(home: Path) -> None:
+def test_train_ended_by_signals_resumes_to_same_digest(home: Path) -> None:
     print("seed", SEED)
-    # A signal to all reaches the processes of the environments too.
+    # The environments have processes too, which also receive a signal to all.
     rng, run = random.Random(SEED), prepare(home / "cut", **RUN, env__sync_env=False)
-    for way, says in WAYS:
+    for end_with, message in ENDINGS:
         before = count(run, "checkpoint")
         process = start(home, "stage", "train", "cut", **NO_STORE)
         wait_for(lambda before=before: count(run, "checkpoint") > before, "a checkpoint")
         time.sleep(rng.uniform(0.0, 0.3))
         begun = time.monotonic()
-        code = way(process, home)
-        ended, said = end(process)
-        assert (ended, says in said, "Traceback" in said) == (code, True, False), (way, said)
+        code = end_with(process, home)
+        ended, output = end(process)
+        assert (ended, message in output, "Traceback" in output) == (code, True, False), (end_with, output)
         assert time.monotonic() - begun < 25
-        if way is sigterm_to_all:
+        if end_with is sigterm_to_all:
             (last,) = (event for event in read_events(run.events) if event["kind"] == "end")
             assert (last["status"], count(run, "checkpoint") > before) == ("interrupted", True)
-        assert not orphans(home), way
+        assert not orphans(home), end_with
         path = checkpoint.newest_good(run.checkpoints)
         assert path is not None and path == next(checkpoint.newest_first(run.checkpoints))
-    # The rest with pauses, in which nothing is to happen: of the trainer, then of the command.
+    # Pauses of the trainer and then of the command have no effect.
     before = count(run, "checkpoint")
     process = start(home, "stage", "train", "cut", **NO_STORE)
     wait_for(lambda: count(run, "checkpoint") > before, "a checkpoint")
@@ -103,12 +103,12 @@ def test_however_it_is_ended_nothing_stays_alive_and_the_resumed_run_ends_in_the
         os.kill(pid, signal.SIGSTOP)
         time.sleep(1.2)
         os.kill(pid, signal.SIGCONT)
-    code, said = end(process)
-    assert code == 0, said
+    code, output = end(process)
+    assert code == 0, output
     assert digest(run) == finish_here(prepare(home / "whole", **RUN))
 
 
-def test_a_closed_terminal_ends_training_with_a_checkpoint(home: Path) -> None:
+def test_train_saves_checkpoint_when_terminal_closes(home: Path) -> None:
     run = prepare(home / "run", **RUN | {"total_steps": 50000, "checkpoint__every": 50000})
     pid, terminal = pty.fork()
     if pid == 0:
@@ -119,7 +119,7 @@ def test_a_closed_terminal_ends_training_with_a_checkpoint(home: Path) -> None:
             environment(home, **NO_STORE) | {"TERM": "vt100"},
         )
     seen = b""
-    while b"steps/s" not in seen:  # the progress line: training is under way
+    while b"steps/s" not in seen:  # until the progress line shows that training runs
         seen += os.read(terminal, 4096)
     begun = time.monotonic()
     os.close(terminal)
@@ -129,7 +129,7 @@ def test_a_closed_terminal_ends_training_with_a_checkpoint(home: Path) -> None:
     assert 0 < int(checkpoint.resolve(run, "latest").name) < 50000
 
 
-# The parts, in processes of their own that cost little
+# Single parts in small processes
 
 
 def script(home: Path, text: str, *arguments: str) -> subprocess.Popen[str]:
@@ -146,13 +146,13 @@ PARENT = """
     import subprocess, sys, time
     from rlcore.system.lifeline import spawn
     child = spawn("tests.faults.holds_the_lock", stdout=subprocess.PIPE)
-    child.stdout.readline()  # it does now
+    child.stdout.readline()  # it holds the GIL now
     print(child.pid, flush=True)
     time.sleep(60)
 """
 
 
-def test_a_child_that_holds_the_interpreter_lock_for_ever_ends_with_its_parent_and_not_before(home: Path) -> None:
+def test_spawned_child_holding_gil_ends_with_parent(home: Path) -> None:
     parent = script(home, PARENT)
     assert parent.stdout is not None
     child = int(parent.stdout.readline())
@@ -175,14 +175,14 @@ STUBBORN = """
             try:
                 while words:
                     print(words.pop(), flush=True)
-                time.sleep(0.05)  # not long: Python hears a signal between its look and a sleep only after the sleep
-            except BaseException as error:  # some library swallows it
+                time.sleep(0.05)  # short, because a signal just before a sleep is handled only after it
+            except BaseException as error:  # like a library that swallows it
                 print(type(error).__name__, flush=True)
 """
 
 
 @pytest.mark.parametrize("signals", [["SIGTERM"], ["SIGINT", "SIGINT"], ["SIGHUP", "SIGHUP", "SIGTERM"]], ids="-".join)
-def test_the_second_signal_or_the_time_limit_ends_what_swallows_the_first(home: Path, signals: list[str]) -> None:
+def test_terminable_second_signal_or_timeout_ends_process(home: Path, signals: list[str]) -> None:
     limit = 3.0 if len(signals) == 1 else 3600.0
     process = script(home, STUBBORN, str(limit))
     assert process.stdout is not None
@@ -193,12 +193,12 @@ def test_the_second_signal_or_the_time_limit_ends_what_swallows_the_first(home: 
     for name in signals[1:]:
         time.sleep(0.15)
         process.send_signal(signal.Signals[name])
-    rest, said = output_of(process)
-    assert (process.returncode, rest, said) == (130, "", "continue with: this\n")
+    rest, output = output_of(process)
+    assert (process.returncode, rest, output) == (130, "", "continue with: this\n")
     assert time.monotonic() - begun >= limit or len(signals) > 1
 
 
-def test_a_signal_that_comes_twice_at_once_counts_once_and_an_ignored_one_not_at_all(home: Path) -> None:
+def test_terminable_merges_duplicate_signals(home: Path) -> None:
     process = script(
         home,
         """
@@ -212,7 +212,7 @@ def test_a_signal_that_comes_twice_at_once_counts_once_and_an_ignored_one_not_at
                 try:
                     os.kill(os.getpid(), signal.SIGTERM)
                 finally:
-                    os.kill(os.getpid(), signal.SIGTERM)  # as `timeout` does: to the process, and to its group
+                    os.kill(os.getpid(), signal.SIGTERM)  # like `timeout`: to the process and to its group
         except TrainingInterrupted:
             print("ended well")
         """,

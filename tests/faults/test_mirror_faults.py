@@ -1,4 +1,4 @@
-"""MLflow afterwards: every point once, whoever was killed and whatever was down; and nobody waited for it."""
+"""MLflow has every point once after kills and outages, and training never waits for it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def stored(database: Path) -> list[tuple[str, int, float]]:
-    """Every point, as often as it is there, read from SQLite itself."""
+    """All points including duplicates, read directly from SQLite."""
     with sqlite3.connect(database) as store:
         return sorted(store.execute("select key, step, value from metrics").fetchall())
 
@@ -49,14 +49,14 @@ def expected(run: RunDirectory) -> list[tuple[str, int, float]]:
     return sorted((name, e["policy_steps"], value) for e in events for name, value in e["values"].items())
 
 
-def elsewhere(folder: Path, uri: str) -> RunDirectory:
+def run_with_store(folder: Path, uri: str) -> RunDirectory:
     logger = {"name": "mlflow", "experiment_name": None, "tracking_uri": uri}
     run = synthetic_run(folder / "run", folder.name, metric={"log_level": 1, "logger": logger})
     train_a_while(run, 0, 2000)
     return run
 
 
-# One process imports MLflow, which takes most of a mirror's time, and forks those that are killed.
+# One process imports MLflow, which takes most of the time of a mirror, and forks children that are killed.
 KILLED = """
     import os, random, signal, sys, time
     from flows.settings import configure_environment, tracking_uri
@@ -79,7 +79,7 @@ KILLED = """
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
             killed += 1
-        else:  # it had finished: more points, and less time
+        else:  # it had finished: add points, and wait less
             longest *= 0.7
             from tests.flows.synthetic_runs import train_a_while
             step = 1 + max((e.get("policy_steps", 0) for e in read_events(RunDirectory(path).events)))
@@ -88,7 +88,7 @@ KILLED = """
 """
 
 
-def test_a_mirror_killed_at_any_moment_leaves_every_point_once(home: Path) -> None:
+def test_killed_mirror_writes_points_once(home: Path) -> None:
     print("seed", SEED)
     run = synthetic_run(home / "run", "killed")
     train_a_while(run, 0, 20_000)
@@ -100,17 +100,15 @@ def test_a_mirror_killed_at_any_moment_leaves_every_point_once(home: Path) -> No
         assert store.execute("select count(*) from runs").fetchone() == (1,)
 
 
-def test_a_store_that_never_answers_keeps_nobody_waiting_and_its_mirror_ends_with_the_command(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent:  # it accepts and says nothing
-        run = elsewhere(home, f"http://127.0.0.1:{silent.getsockname()[1]}")
+def test_mirror_of_silent_store_never_blocks_training(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # it accepts connections and sends nothing
+        run = run_with_store(home, f"http://127.0.0.1:{silent.getsockname()[1]}")
         began = time.monotonic()
         mirror.mirror_in_background(run)
         mirror.mirror_in_background(run)
-        assert time.monotonic() - began < 15  # MLflow waits for twenty at least
+        assert time.monotonic() - began < 15  # MLflow waits for at least 20 s
         silent.settimeout(60)
-        connection, _ = silent.accept()  # it waits for an answer now
+        connection, _ = silent.accept()  # the mirror waits for a response now
         mirror.mirror_in_background(run)
         assert [p.kind for p in processes(home)] == ["mirror"]  # one at a time
         monkeypatch.setattr(mirror, "SETTLE", 0.5)
@@ -123,19 +121,19 @@ def test_a_store_that_never_answers_keeps_nobody_waiting_and_its_mirror_ends_wit
 
 
 @soak
-def test_a_server_that_is_away_and_then_slow_keeps_nobody_waiting_and_has_every_point_once(home: Path) -> None:
+def test_mirror_of_slow_server_writes_points_once(home: Path) -> None:
     port = free_port()
-    early = elsewhere(home / "early", f"http://127.0.0.1:{port}")
-    # Away: said in the log, with the reason.
+    early = run_with_store(home / "early", f"http://127.0.0.1:{port}")
+    # Without a server, the log has a message with the reason.
     assert not mirror.finish_mirror(early, timeout=60)
     assert "MLflow is behind" in early.log.read_text()
-    with mlflow_server(home, port) as database, slowly(port, seconds=0.2) as slow:
+    with mlflow_server(home, port) as database, delayed(port, seconds=0.2) as slow:
         assert mirror.finish_mirror(early)
         assert stored(database) == expected(early)
-        run = elsewhere(home / "late", f"http://127.0.0.1:{slow}")
+        run = run_with_store(home / "late", f"http://127.0.0.1:{slow}")
         longest, step = 0.0, 2000
         patience = Patience(idle=60.0)
-        # It mirrors what training goes on to write.
+        # Training continues to write points while they are mirrored.
         while len(stored(database)) < len(expected(early)) + 100:
             assert not patience.over
             began = time.monotonic()
@@ -144,7 +142,7 @@ def test_a_server_that_is_away_and_then_slow_keeps_nobody_waiting_and_has_every_
             train_a_while(run, step, step + 100)
             step += 100
             time.sleep(0.2)
-        assert longest < 2.0  # a mirror through here takes more than four; the most is the start of its process
+        assert longest < 2.0  # a mirror through this port takes more than 4 s; the call only starts its process
         assert mirror.finish_mirror(run)
         mirror.settle()
         assert stored(database) == sorted(expected(early) + expected(run))
@@ -153,7 +151,7 @@ def test_a_server_that_is_away_and_then_slow_keeps_nobody_waiting_and_has_every_
 
 @contextlib.contextmanager
 def mlflow_server(home: Path, port: int) -> Iterator[Path]:
-    """A real MLflow server on a port; its database."""
+    """Run a real MLflow server on a port; yields its database."""
     database = home / "server.db"
     command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
     stores = ["--backend-store-uri", f"sqlite:///{database}", "--artifacts-destination", str(home / "artifacts")]
@@ -169,10 +167,10 @@ def mlflow_server(home: Path, port: int) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def slowly(port: int, seconds: float) -> Iterator[int]:
-    """Another port that hands everything on to this one, so many seconds later."""
+def delayed(port: int, seconds: float) -> Iterator[int]:
+    """Yields another port that forwards to this one with a delay of `seconds`."""
 
-    def hand_on(source: socket.socket, sink: socket.socket, delay: float) -> None:
+    def forward(source: socket.socket, sink: socket.socket, delay: float) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(1 << 16):
                 time.sleep(delay)
@@ -181,9 +179,9 @@ def slowly(port: int, seconds: float) -> Iterator[int]:
 
     def relay(client: socket.socket) -> None:
         with client, socket.create_connection(("127.0.0.1", port)) as server:
-            back = threading.Thread(target=hand_on, args=(server, client, 0.0))
+            back = threading.Thread(target=forward, args=(server, client, 0.0))
             back.start()
-            hand_on(client, server, seconds)
+            forward(client, server, seconds)
             back.join()
 
     def accept(listening: socket.socket) -> None:

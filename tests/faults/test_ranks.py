@@ -1,4 +1,4 @@
-"""A training of two processes: its parts, its end when one is killed, and the bits it then comes to."""
+"""A training with two ranks: what each saves, how it ends when one is killed, and the digest after resuming."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from tests.processes import NO_STORE, count, digest, end, kill_all, one, orphans
 from tests.runs import prepare
 from tests.soaking import always, heavy, soak
 
-pytestmark = [heavy, pytest.mark.slow, pytest.mark.usefixtures("warm")]  # for the starts that nobody disturbs
+pytestmark = [heavy, pytest.mark.slow, pytest.mark.usefixtures("warm")]  # for uninterrupted trainings
 RUN: dict[str, Any] = {"fabric__devices": 2, "total_steps": 4096, "checkpoint__every": 512, "evaluation__every": 2048}
-RUN |= {"algo__normalize_reward": True}  # the open returns are of each rank's own environments
+RUN |= {"algo__normalize_reward": True}  # the running returns belong to each rank's environments
 
 
 @pytest.fixture
@@ -35,27 +35,29 @@ def home(tmp_path: Path) -> Iterator[Path]:
 
 
 def trained(home: Path, name: str) -> RunDirectory:
-    """Trained to its end, undisturbed: its trainer is forked."""
-    code, said = end(start(home, "stage", "train", name, **NO_STORE, SHEPHERD_WARM=os.environ["SHEPHERD_WARM"]))
-    assert code == 0, said
+    """Train a run to its end without interruption, with a forked trainer."""
+    code, output = end(start(home, "stage", "train", name, **NO_STORE, SHEPHERD_WARM=os.environ["SHEPHERD_WARM"]))
+    assert code == 0, output
     return RunDirectory(home / name)
 
 
 @pytest.mark.parametrize("algo", [pytest.param("ppo", marks=soak), "a2c"])
-def test_a_killed_rank_ends_all_and_the_run_goes_on_to_the_same_bits(algo: str, home: Path) -> None:
+def test_killed_rank_resumes_to_same_digest(algo: str, home: Path) -> None:
     prepare(home / "whole", algo=algo, **RUN)
     whole = trained(home, "whole")
     run = prepare(home / "cut", algo=algo, **RUN)
     process = start(home, "stage", "train", "cut", **NO_STORE)
     wait_for(lambda: count(run, "checkpoint"), "a checkpoint")
     os.kill(one(home, "worker_rank"), signal.SIGKILL)
-    code, said = end(process)
-    assert (code, "rank 1 of the training was killed by signal 9" in said, "Traceback" in said) == (1, True, False), (
-        said
-    )
+    code, output = end(process)
+    assert (code, "rank 1 of the training was killed by signal 9" in output, "Traceback" in output) == (
+        1,
+        True,
+        False,
+    ), output
     assert not orphans(home)
     assert 0 < int(checkpoint.resolve(run, "latest").name) < 4000
-    # A signal to the command ends both in order, with a checkpoint.
+    # A signal to the command ends both ranks cleanly, with a checkpoint.
     before = count(run, "checkpoint")
     process = start(home, "stage", "train", "cut", **NO_STORE)
     wait_for(lambda: count(run, "checkpoint") > before, "another checkpoint")
@@ -71,44 +73,44 @@ def test_a_killed_rank_ends_all_and_the_run_goes_on_to_the_same_bits(algo: str, 
     assert not torch.equal(running, learning["learner"]["reward_scaler"]["running"])
     first, second = (learning["ranks"][rank]["collector"] for rank in ("0", "1"))
     assert first["rng"] != second["rng"] and first["policy_steps"] == second["policy_steps"] == 4096
-    # One rank writes: every point is there once, and tells of both ranks' episodes and actions.
+    # Only one rank writes, so every point exists once; it covers the episodes of both ranks.
     points = [e["policy_steps"] for e in read_events(whole.events) if e["kind"] == "metrics"]
     assert points == sorted(set(points)) and points[-1] == first["policy_steps"] > 3500
 
 
 @always
-def test_a_fault_in_another_rank_is_told_as_its_own_sentence(home: Path) -> None:
+def test_fault_in_second_rank_is_reported(home: Path) -> None:
     importlib.import_module("tests.faults.faulty_envs")
     run = prepare(home / "run", "Faulty-v0", **RUN | {"env__num_envs": 1})
     plugin = {"SHEPHERD_PLUGINS": "tests.faults.faulty_envs", "FAULT": "reward_nan:step:300:1"}
-    code, said = end(start(home, "stage", "train", "run", **NO_STORE, **plugin))
-    assert code == 1 and "rank 1: " in said and "reward" in said and "Traceback" not in said, said
+    code, output = end(start(home, "stage", "train", "run", **NO_STORE, **plugin))
+    assert code == 1 and "rank 1: " in output and "reward" in output and "Traceback" not in output, output
     assert not orphans(home) and run.events.exists()
 
 
-def tried_to_join(address: Any) -> list[str]:
-    """What another program comes to that takes an address for that of torch's store; it may wait for an answer."""
+def join_output(address: Any) -> list[str]:
+    """Output of a program that connects to the address as a client of torch's TCPStore; it may wait in vain."""
     code = f"print('trying', flush=True); distributed.TCPStore('{address.ip}', {address.port}, wait_for_workers=False)"
     words = [sys.executable, "-c", f"from torch import distributed\n{code}\nprint('joined')"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as child:
         assert child.stdout is not None
-        said = [child.stdout.readline().strip()]
+        output = [child.stdout.readline().strip()]
         with contextlib.suppress(subprocess.TimeoutExpired):
             child.wait(10)
         child.kill()
-        return said + child.stdout.read().split()
+        return output + child.stdout.read().split()
 
 
-def test_no_socket_of_two_ranks_lets_another_user_join_them(home: Path) -> None:
+def test_rank_sockets_refuse_other_programs(home: Path) -> None:
     settings: dict[str, Any] = RUN | {"total_steps": 1 << 20}
     run = prepare(home / "run", **settings)
     process = start(home, "stage", "train", "run", **NO_STORE)
     wait_for(lambda: count(run, "checkpoint"), "a checkpoint")
     own = [psutil.Process(each.pid) for each in processes(home)]
     open_ = {c.laddr for each in own for c in each.net_connections("inet") if c.status == psutil.CONN_LISTEN}
-    assert len(open_) >= 2 and {address.ip for address in open_} == {"127.0.0.1"}  # gloo's
+    assert len(open_) >= 2 and {address.ip for address in open_} == {"127.0.0.1"}  # sockets of gloo
     for address in open_:
-        assert tried_to_join(address) == ["trying"], address
+        assert join_output(address) == ["trying"], address
     process.send_signal(signal.SIGINT)
     assert end(process)[0] == 130
     assert not orphans(home)

@@ -1,4 +1,4 @@
-"""Changes that a run may not go on with, and those that it may: nothing is touched where it may not."""
+"""Config changes that resuming a run refuses or allows; a refusal changes no file."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from tests.runs import prepare
 
 
 def trained(folder: Path, until: int = 256, **settings: Any) -> RunDirectory:
-    """A run with a checkpoint every 64 policy steps that stands before its end."""
+    """An unfinished run with a checkpoint every 64 policy steps."""
     run = prepare(folder, **{"total_steps": 512, "checkpoint__every": 64, "checkpoint__keep_last": None} | settings)
     session = RunTrainer(run)
     while session.policy_steps < until:
-        session.advance(lambda said: None)
+        session.advance(lambda facts: None)
         session.save()
     session.close()
     return run
@@ -47,7 +47,7 @@ def files(run: RunDirectory) -> dict[str, bytes]:
         (9, "a newer version of Shepherd .format 9, this version reads 3.; use the newer version$"),
     ],
 )
-def test_session_refuses_checkpoints_of_other_versions(tmp_path: Path, number: int, reason: str) -> None:
+def test_resume_refuses_checkpoints_of_other_versions(tmp_path: Path, number: int, reason: str) -> None:
     run = trained(tmp_path / "run")
     for path in checkpoint.newest_first(run.checkpoints):
         manifest = json.loads((path / "manifest.json").read_bytes())
@@ -58,7 +58,7 @@ def test_session_refuses_checkpoints_of_other_versions(tmp_path: Path, number: i
     assert files(run) == before
 
 
-def test_a_run_of_which_every_checkpoint_is_damaged_does_not_begin_anew_by_itself(tmp_path: Path) -> None:
+def test_resume_refuses_run_with_only_damaged_checkpoints(tmp_path: Path) -> None:
     run = trained(tmp_path / "run")
     for path in checkpoint.newest_first(run.checkpoints):
         (path / "learning/state.json").write_bytes(b"{}")
@@ -69,7 +69,7 @@ def test_a_run_of_which_every_checkpoint_is_damaged_does_not_begin_anew_by_itsel
 
 
 @pytest.mark.parametrize(
-    ("override", "says"),
+    ("override", "message"),
     [
         ("run_dir=elsewhere", "run_dir=elsewhere: the folder of this run is .*/run; move that folder"),
         ("log_root=elsewhere", "log_root=elsewhere: the folder of this run is .*/run"),
@@ -77,15 +77,15 @@ def test_a_run_of_which_every_checkpoint_is_damaged_does_not_begin_anew_by_itsel
         ("algo.total_steps=9999", r"started with algo.total_steps=512.*\(the effect of algo.anneal_lr depends on it"),
     ],
 )
-def test_what_a_begun_run_could_only_take_note_of_is_refused(tmp_path: Path, override: str, says: str) -> None:
+def test_change_run_refuses_ineffective_overrides(tmp_path: Path, override: str, message: str) -> None:
     run = prepare(tmp_path / "run", algo__anneal_lr=True)
     before = files(run)
-    with pytest.raises(UserError, match=says):
+    with pytest.raises(UserError, match=message):
         change_run(run, [override])
     assert files(run) == before
 
 
-def test_change_run_refuses_a_budget_below_what_is_done(tmp_path: Path) -> None:
+def test_change_run_refuses_budget_below_trained_steps(tmp_path: Path) -> None:
     run = trained(tmp_path / "run", until=256)
     before = files(run)
     with pytest.raises(UserError, match=rf"^algo.total_steps=192: {run.path} was trained for 256 policy steps already"):
@@ -94,15 +94,13 @@ def test_change_run_refuses_a_budget_below_what_is_done(tmp_path: Path) -> None:
     change_run(run, ["algo.total_steps=256"])
 
 
-def test_a_run_whose_trainings_are_rare_ends_where_it_was_to_end(tmp_path: Path) -> None:
+def test_change_run_refuses_budget_with_train_every(tmp_path: Path) -> None:
     run = prepare(tmp_path / "run", "Pendulum-v1", algo="sac", algo__train_every=100)
     with pytest.raises(UserError, match=r"algo.total_steps=512.*\(the effect of algo.train_every depends on it"):
         change_run(run, ["algo.total_steps=9999"])
 
 
-def test_what_may_change_is_kept_with_what_was_typed_and_other_bits_are_said(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_change_run_stores_overrides_and_warns_about_bits(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     run = prepare(tmp_path / "run")
     run.overrides.write_text("exp=ppo\n")
     change_run(run, ["evaluation.episodes=7"])
@@ -115,7 +113,7 @@ def test_what_may_change_is_kept_with_what_was_typed_and_other_bits_are_said(
 
 
 @pytest.mark.parametrize("stage", ["make-env", "collect", "train", "evaluate"])
-def test_a_stage_of_a_run_that_another_process_leads_is_refused(
+def test_stage_refuses_run_driven_by_other_process(
     stage: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = prepare(tmp_path / "run")
@@ -126,17 +124,17 @@ def test_a_stage_of_a_run_that_another_process_leads_is_refused(
     assert files(run) == before
 
 
-def test_a_run_that_another_process_leads_is_not_changed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_change_run_refuses_run_driven_by_other_process(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = prepare(tmp_path / "run")
     before = files(run)
-    with run.driving():  # its trainer has ended, say: it registers
+    with run.driving():  # for example while the model is registered, after its trainer has ended
         with pytest.raises(UserError, match=f"pid {os.getpid()} on .* is writing this run"):
             change_run(run, ["metric.log_every=128"])
         assert main(["resume", str(run.path), "metric.log_every=128"]) == 2
     assert files(run) == before
 
 
-def test_threads_and_subprocesses_may_change_on_resume(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_resume_allows_changed_threads_and_subprocesses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = trained(tmp_path / "run")
     change_run(run, ["num_threads=2", "env.sync_env=false"])
     session = RunTrainer(run)
@@ -146,13 +144,11 @@ def test_threads_and_subprocesses_may_change_on_resume(tmp_path: Path, capsys: p
     finally:
         session.close()
         change_run(run, ["num_threads=1"])
-        RunTrainer(run).close()  # this process goes on with one thread
+        RunTrainer(run).close()  # resets this process to one thread
 
 
 @pytest.mark.parametrize(("tier", "refused"), [("snapshot", False), ("boundary", True)])
-def test_a_run_may_be_made_longer_unless_its_last_checkpoint_cut_episodes(
-    tier: str, refused: bool, tmp_path: Path
-) -> None:
+def test_change_run_budget_depends_on_tier(tier: str, refused: bool, tmp_path: Path) -> None:
     run = trained(tmp_path / "run")
     run.card.write_text(json.dumps(json.loads(run.card.read_text()) | {"tier": tier}))
     before = run.config.read_text()
@@ -178,14 +174,14 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
     make_env(run)
     session = RunTrainer(run)
     while session.policy_steps < 128:
-        session.advance(lambda said: None)
+        session.advance(lambda facts: None)
         session.save()
     session.close()
     return run
 
 
 @pytest.mark.parametrize(
-    ("override", "says"),
+    ("override", "message"),
     [
         (
             "algo.gamma=0.5",
@@ -195,17 +191,17 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
         ("env.id=Acrobot-v1", r"env.id=Acrobot-v1: {0}/checkpoints/\d+ was trained with CartPole-v1"),
     ],
 )
-def test_going_on_from_a_checkpoint_of_other_settings_is_refused_before_anything_is_made(
-    source: RunDirectory, tmp_path: Path, override: str, says: str
+def test_resume_from_refuses_other_learning_settings(
+    source: RunDirectory, tmp_path: Path, override: str, message: str
 ) -> None:
     newest = checkpoint.resolve(source, "latest")
     typed = [*SMALL, "algo.total_steps=512", override, f"checkpoint.resume_from={newest}", f"run_dir={tmp_path / 'b'}"]
-    with pytest.raises(UserError, match=says.format(re.escape(str(source.path)))):
+    with pytest.raises(UserError, match=message.format(re.escape(str(source.path)))):
         new_run(typed)
     assert not (tmp_path / "b").exists()
 
 
-def test_a_fingerprint_that_counted_the_vector_among_what_is_learned_is_no_hindrance(source: RunDirectory) -> None:
+def test_resume_ignores_vectorization_in_old_fingerprint(source: RunDirectory) -> None:
     config = config_of(source)
     now = learning_settings(config, "snapshot", "eager")
     before = json.loads(json.dumps(now))
@@ -216,7 +212,7 @@ def test_a_fingerprint_that_counted_the_vector_among_what_is_learned_is_no_hindr
         refuse_other_learning(before, now, config, source.path)
 
 
-def test_a_key_younger_than_the_checkpoint_is_no_hindrance_at_its_default(source: RunDirectory) -> None:
+def test_resume_accepts_newer_key_at_default(source: RunDirectory) -> None:
     config = config_of(source)
     now = json.loads(json.dumps(learning_settings(config, "snapshot", "eager")))
     before = json.loads(json.dumps(now))
@@ -228,7 +224,7 @@ def test_a_key_younger_than_the_checkpoint_is_no_hindrance_at_its_default(source
         refuse_other_learning(before, now, config, source.path)
 
 
-def test_going_on_from_a_checkpoint_of_the_same_settings_may_train_longer(source: RunDirectory, tmp_path: Path) -> None:
+def test_resume_from_allows_larger_budget(source: RunDirectory, tmp_path: Path) -> None:
     newest = checkpoint.resolve(source, "latest")
     same = [*SMALL, "algo.total_steps=1024", "evaluation.episodes=3"]
     typed = [*same, f"checkpoint.resume_from={newest}", f"run_dir={tmp_path / 'b'}"]
@@ -239,7 +235,7 @@ def test_going_on_from_a_checkpoint_of_the_same_settings_may_train_longer(source
     assert session.policy_steps == int(newest.name)
 
 
-def test_going_on_from_a_checkpoint_refuses_a_budget_below_it(source: RunDirectory, tmp_path: Path) -> None:
+def test_resume_from_refuses_budget_below_checkpoint(source: RunDirectory, tmp_path: Path) -> None:
     newest = checkpoint.resolve(source, "latest")
     typed = [*SMALL, "algo.total_steps=64", f"checkpoint.resume_from={newest}", f"run_dir={tmp_path / 'b'}"]
     with pytest.raises(UserError, match=rf"^algo.total_steps=64: {newest} was trained for {newest.name} policy steps"):
@@ -247,19 +243,19 @@ def test_going_on_from_a_checkpoint_refuses_a_budget_below_it(source: RunDirecto
     assert not (tmp_path / "b").exists()
 
 
-def test_going_on_from_a_run_says_which_of_its_checkpoints_to_type(source: RunDirectory, tmp_path: Path) -> None:
+def test_resume_from_run_names_its_newest_checkpoint(source: RunDirectory, tmp_path: Path) -> None:
     newest = checkpoint.resolve(source, "latest")
-    for place, says in (
+    for place, message in (
         (source.path, f"this is a run.*shepherd resume {source.path}`; .*checkpoint.resume_from={newest}$"),
         (tmp_path / "nowhere", "no checkpoint there; give its folder"),
     ):
         typed = [*SMALL, f"checkpoint.resume_from={place}", f"run_dir={tmp_path / 'b'}"]
-        with pytest.raises(UserError, match=f"^checkpoint.resume_from={place}: {says}"):
+        with pytest.raises(UserError, match=f"^checkpoint.resume_from={place}: {message}"):
             new_run(typed)
     assert not (tmp_path / "b").exists()
 
 
-def test_init_from_a_run_names_one_checkpoint_of_it(tmp_path: Path) -> None:
+def test_init_from_run_records_its_checkpoint(tmp_path: Path) -> None:
     def typed(name: str, *more: str) -> list[str]:
         small = ["exp=ppo", "env.num_envs=2", "algo.rollout_steps=32", "algo.total_steps=512", "checkpoint.every=64"]
         return [*small, *more, f"run_dir={tmp_path / name}"]
@@ -267,14 +263,14 @@ def test_init_from_a_run_names_one_checkpoint_of_it(tmp_path: Path) -> None:
     source = new_run(typed("source"))
     make_env(source)
     session = RunTrainer(source)
-    session.advance(lambda said: None)
+    session.advance(lambda facts: None)
     session.save()
     warm = typed("warm", f"init_from={source.path}")
     run = new_run(warm)
     kept = Path(yaml.safe_load(run.config.read_text())["init_from"])
     assert kept == checkpoint.resolve(source, "latest")
-    while session.policy_steps == int(kept.name):  # what is owed comes first
-        session.advance(lambda said: None)
+    while session.policy_steps == int(kept.name):  # due evaluations come first
+        session.advance(lambda facts: None)
     session.save()
     session.close()
-    assert kept != checkpoint.resolve(source, "latest")  # it has come further, and the new run does not care
+    assert kept != checkpoint.resolve(source, "latest")  # later checkpoints of the source do not matter

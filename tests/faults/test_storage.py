@@ -1,4 +1,4 @@
-"""A disk that fails at the N-th operation, fills up, turns read-only; a second process: nothing good is ever lost."""
+"""A disk that fails at the N-th operation, fills up or turns read-only, and a second process: no valid data is lost."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def swept(library: Path) -> Iterator[list[dict[str, Any]]]:
-    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # thousands of fsyncs that nothing depends on
+    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # thousands of fsyncs that are not needed here
     with tempfile.TemporaryDirectory(dir=memory) as folder:
         done = run_command(
             [sys.executable, "-m", "tests.faults.sweeps", folder],
@@ -60,20 +60,20 @@ def swept(library: Path) -> Iterator[list[dict[str, Any]]]:
 
 
 @pytest.mark.parametrize("procedure", sweeps.PROCEDURES)
-def test_whichever_operation_fails_nothing_acknowledged_is_lost(swept: list[dict[str, Any]], procedure: str) -> None:
-    found = [said for said in swept if said["procedure"] == procedure]
-    print(f"{procedure}: " + "; ".join(f"{said['operations']} x {said['fault']}" for said in found))
-    assert [said["failure"] for said in found if said["failure"]] == []
+def test_failed_disk_operation_loses_nothing_acknowledged(swept: list[dict[str, Any]], procedure: str) -> None:
+    found = [result for result in swept if result["procedure"] == procedure]
+    print(f"{procedure}: " + "; ".join(f"{result['operations']} x {result['fault']}" for result in found))
+    assert [result["failure"] for result in found if result["failure"]] == []
     assert len(found) >= 2
-    assert all(said["operations"] >= 5 for said in found)
+    assert all(result["operations"] >= 5 for result in found)
 
 
-# What a power cut would leave: nothing gets its name before it is durable ---------------------------------------------
+# Power failure: files are durable before they get their name ----------------------------------------------------------
 
 
 @pytest.fixture
 def durable(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Order in which files are made durable (by their last name) and renamed (old > new)."""
+    """Trace of fsyncs (by file name) and renames (old > new), in order."""
     trace: list[str] = []
     fsync, rename = os.fsync, os.rename
 
@@ -92,14 +92,14 @@ def durable(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @always
-def test_a_checkpoint_is_durable_before_its_name_and_the_log_before_both(tmp_path: Path, durable: list[str]) -> None:
+def test_save_syncs_log_and_files_before_rename(tmp_path: Path, durable: list[str]) -> None:
     run = prepare(tmp_path / "run", checkpoint__keep_last=1)
     session = RunTrainer(run)
     for _ in range(2):
-        session.advance(lambda said: None)
+        session.advance(lambda facts: None)
         first = session.save()
     durable.clear()
-    session.advance(lambda said: None)
+    session.advance(lambda facts: None)
     second = session.save()
     session.close()
     old, new = first["policy_steps"], second["policy_steps"]
@@ -116,7 +116,7 @@ def test_a_checkpoint_is_durable_before_its_name_and_the_log_before_both(tmp_pat
     ]
 
 
-def test_new_folders_and_the_first_event_are_durable(tmp_path: Path, durable: list[str]) -> None:
+def test_first_event_syncs_new_folders(tmp_path: Path, durable: list[str]) -> None:
     EventLog(tmp_path / "outer" / "inner" / "events.jsonl").append("start", run_id="a")
     assert durable == [tmp_path.name, "outer", "events.jsonl", "inner"]
 
@@ -138,14 +138,14 @@ CONFIG = {
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
     run = prepare(tmp_path_factory.mktemp("undisturbed") / "run", **CONFIG)
     session = RunTrainer(run)
-    while drive(lambda: session.advance(lambda said: None), session.save, session.evaluate):
+    while drive(lambda: session.advance(lambda facts: None), session.save, session.evaluate):
         continue
     session.close()
     return run
 
 
 def drive(advance: Callable[[], Any], save: Callable[[], Any], evaluate: Callable[[], Any]) -> bool:
-    """To the next boundary and what is due there; whether training goes on."""
+    """Advance to the next boundary, save and evaluate if due; return whether training continues."""
     boundary = advance()
     for name, act in (("checkpoint", save), ("evaluate", evaluate)):
         if name in boundary.due:
@@ -154,7 +154,7 @@ def drive(advance: Callable[[], Any], save: Callable[[], Any], evaluate: Callabl
 
 
 def train(run: RunDirectory, limit: int | None = None) -> None:
-    """Train with a process of its own until it ends; under a limit it can write no file longer than that."""
+    """Train in a separate process to the end; `limit` is the maximum size of a file it can write."""
     trainer = TrainerProcess(run)
     try:
         if limit is not None:
@@ -176,21 +176,21 @@ def good(run: RunDirectory) -> set[str]:
 
 @contextmanager
 def nothing_lost(run: RunDirectory) -> Iterator[None]:
-    """Good checkpoints stay, and events too."""
+    """Check that no valid checkpoint and no event is lost."""
     checkpoints, events = good(run), points(run)
     yield
     assert good(run) >= checkpoints
     assert points(run)[: len(events)] == events
 
 
-def test_a_trainer_on_disks_that_fail_ends_with_a_sentence_and_at_last_in_the_same_bits(
+def test_trainer_on_failing_disks_resumes_to_same_digest(
     undisturbed: RunDirectory, library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = prepare(tmp_path / "run", **CONFIG)
     fails = random.Random(SEED)
     full, readonly = FAULTS["half a write, then ENOSPC"], FAULTS["EROFS from then on"]
 
-    # The event log's disk is full in the middle of training: 3 operations for `sync`, what is rare, metrics.
+    # The disk of the event log is full in the middle of training: 3 operations for `sync`, rare events, metrics.
     with nothing_lost(run), monkeypatch.context() as patch:
         for name, value in environment(library, run.events, 8, full).items():
             patch.setenv(name, value)
@@ -198,7 +198,7 @@ def test_a_trainer_on_disks_that_fail_ends_with_a_sentence_and_at_last_in_the_sa
             train(run)
     assert good(run)
 
-    # Every file is one too many, from somewhere in a checkpoint on.
+    # Read-only from an operation within a checkpoint on.
     at = fails.randrange(40, 80)
     print(f"seed {SEED}: read-only at operation {at}")
     with nothing_lost(run), monkeypatch.context() as patch:
@@ -222,7 +222,7 @@ def test_a_trainer_on_disks_that_fail_ends_with_a_sentence_and_at_last_in_the_sa
 
 
 def full_for(attempts: int, monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Checkpoints find the disk full so many times; the pauses that are then made, instead of making them."""
+    """Let the first `attempts` saves find a full disk; the returned list records the pauses, which are skipped."""
     write, tries, pauses = writing.write_synced, iter(range(attempts)), []
 
     def refuse(path: Path, content: bytes) -> None:
@@ -235,12 +235,12 @@ def full_for(attempts: int, monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return pauses
 
 
-def test_what_is_in_memory_is_saved_when_a_full_disk_has_space_again(
+def test_save_retries_while_disk_is_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = prepare(tmp_path / "run")
     session = RunTrainer(run)
-    session.advance(lambda said: None)
+    session.advance(lambda facts: None)
     at = session.policy_steps
     pauses = full_for(2, monkeypatch)
     saved = session.save()
@@ -251,12 +251,10 @@ def test_what_is_in_memory_is_saved_when_a_full_disk_has_space_again(
     assert caplog.text.count("(No space left on device); older ones are untouched; retrying in") == 2
 
 
-def test_a_disk_that_stays_full_ends_after_a_few_tries_with_a_failure_of_its_own_kind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_save_raises_disk_fault_after_retries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = prepare(tmp_path / "run")
     session = RunTrainer(run)
-    session.advance(lambda said: None)
+    session.advance(lambda facts: None)
     pauses = full_for(1000, monkeypatch)
     with pytest.raises(DiskFault, match=r"checkpoint .* could not be written \(No space left on device\)"):
         session.save()
@@ -265,12 +263,12 @@ def test_a_disk_that_stays_full_ends_after_a_few_tries_with_a_failure_of_its_own
     assert not list(run.checkpoints.iterdir())
 
 
-def test_evaluations_that_the_log_has_lost_still_count_for_stopping_early(tmp_path: Path) -> None:
+def test_resume_keeps_scores_missing_from_log(tmp_path: Path) -> None:
     run = prepare(tmp_path / "run", checkpoint__every=64, evaluation__every=128)
     session = RunTrainer(run)
     while len(session.scores) < 2:
-        drive(lambda: session.advance(lambda said: None), session.save, session.evaluate)
-    session.advance(lambda said: None)
+        drive(lambda: session.advance(lambda facts: None), session.save, session.evaluate)
+    session.advance(lambda facts: None)
     session.save()
     session.close()
     run.events.write_bytes(b"\x00" * 500 + b"\n")
@@ -279,7 +277,7 @@ def test_evaluations_that_the_log_has_lost_still_count_for_stopping_early(tmp_pa
     assert resumed.scores == session.scores
 
 
-def test_a_run_folder_that_cannot_be_written_is_said_before_training(library: Path, tmp_path: Path) -> None:
+def test_writing_refuses_read_only_run_directory(library: Path, tmp_path: Path) -> None:
     run = prepare(tmp_path / "run")
     script = (
         "import sys; from rlcore.store.directory import RunDirectory\n"
@@ -288,18 +286,16 @@ def test_a_run_folder_that_cannot_be_written_is_said_before_training(library: Pa
         "    with RunDirectory(sys.argv[1]).writing(): print('held')\n"
         "except UserError as error: print(error)"
     )
-    said = subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-c", script, str(run.path)],
         env=os.environ | environment(library, run.path, 1, FAULTS["EROFS from then on"]) | {"PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
     )
-    assert said.stdout == f"{run.path}: cannot be written (Read-only file system); choose another run_dir\n"
+    assert done.stdout == f"{run.path}: cannot be written (Read-only file system); choose another run_dir\n"
 
 
-def test_temporary_files_go_beside_the_checkpoint_wherever_tmpdir_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_save_ignores_tmpdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "tmpdir").mkdir()
     for place in (tmp_path / "nowhere", tmp_path / "tmpdir"):
         monkeypatch.setenv("TMPDIR", str(place))
@@ -318,7 +314,7 @@ def test_temporary_files_go_beside_the_checkpoint_wherever_tmpdir_is(
     assert list((tmp_path / "tmpdir").iterdir()) == [tmp_path / "tmpdir" / "checkpoints"]
 
 
-def test_little_space_is_warned_of_and_tried_all_the_same(
+def test_save_warns_about_little_space(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     usage = shutil.disk_usage(tmp_path)
@@ -329,7 +325,7 @@ def test_little_space_is_warned_of_and_tried_all_the_same(
 
 
 @always
-def test_a_full_disk_in_any_stage_is_told_in_a_sentence(
+def test_stage_reports_full_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from flows import settings as home
@@ -344,17 +340,15 @@ def test_a_full_disk_in_any_stage_is_told_in_a_sentence(
     monkeypatch.setattr(home, "configure_environment", lambda: None)
     monkeypatch.setattr(collect, "write_synced", full)
     assert cli.main(["stage", "collect", str(run.path)]) == 1
-    said = capsys.readouterr().err.splitlines()
-    assert said[-1] == f"shepherd: failed: {run.dataset / 'steps-000000.safetensors'}: No space left on device"
+    output = capsys.readouterr().err.splitlines()
+    assert output[-1] == f"shepherd: failed: {run.dataset / 'steps-000000.safetensors'}: No space left on device"
 
 
 # A second process -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("command", [["resume"], ["stage", "train"]])
-def test_a_command_on_a_run_that_another_process_trains_is_refused_and_touches_nothing(
-    tmp_path: Path, command: list[str]
-) -> None:
+def test_command_refuses_run_in_training(tmp_path: Path, command: list[str]) -> None:
     run = prepare(tmp_path / "run")
     EventLog(run.events).append("start", run_id="run")
     home = {"SHEPHERD_HOME": str(tmp_path / "home"), "PYTHONPATH": str(ROOT)}
@@ -383,7 +377,7 @@ def contents(folder: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_a_flow_on_a_run_that_another_process_trains_is_refused_before_it_notes_anything(tmp_path: Path) -> None:
+def test_run_of_refuses_run_in_training(tmp_path: Path) -> None:
     from flows.workers.flow_run import _run_of
 
     run = prepare(tmp_path / "run")

@@ -205,7 +205,7 @@ def evaluations(monkeypatch: pytest.MonkeyPatch, returns: Callable[[str, int], f
     return requests
 
 
-def judged(run: RunDirectory) -> None:
+def record_final_evaluation(run: RunDirectory) -> None:
     """Record a final evaluation of the checkpoint, so that it can be registered without an environment."""
     results = {"greedy": {"mean": 300.0, "std": 20.0, "ci95": [296.0, 304.0], "episodes": 100}}
     EventLog(run.events).append("evaluation", policy_steps=4096, final=True, **results)

@@ -231,9 +231,9 @@ def test_film_every_evaluation_keeps_digest(
     filmed = ("env.capture_video=true", "evaluation.film=every", "model_manager.disabled=true")
     run = new_run(tmp_path / "filmed", *filmed)
     summary = training.run_flow(run)
-    judged = [e["policy_steps"] for e in read_events(run.events) if e["kind"] == "evaluation" and not e["final"]]
+    evaluated = [e["policy_steps"] for e in read_events(run.events) if e["kind"] == "evaluation" and not e["final"]]
     films = {path.name: read(path)[2] for path in run.media.glob("*.mp4")}
-    assert len(judged) == 2 and {*films} == {"policy.mp4", *(f"policy_{steps}.mp4" for steps in judged)}
+    assert len(evaluated) == 2 and {*films} == {"policy.mp4", *(f"policy_{steps}.mp4" for steps in evaluated)}
     assert all(len(frames) > 5 for frames in films.values())  # no pole falls earlier
     assert summary["video"] == "media/policy.mp4"
     assert final_digest(run) == final_digest(finished[0])
@@ -325,10 +325,12 @@ def test_dry_run_registers_nothing(home: Path, api: str, tmp_path: Path, capfd: 
     assert cli.main(["resume", str(run.path)]) == 0
     assert "already finished" in capfd.readouterr().out
     with sqlite3.connect(home / ".shepherd" / "mlflow.db") as store:
-        ours = "(select run_uuid from tags where value = ?)"
+        run_uuids = "(select run_uuid from tags where value = ?)"
         run_id = (run.read_identity()["run_id"],)
-        assert store.execute(f"select status from runs where run_uuid in {ours}", run_id).fetchall() == [("FINISHED",)]
-        versions = f"select count(*) from model_versions where run_id in {ours}"
+        assert store.execute(f"select status from runs where run_uuid in {run_uuids}", run_id).fetchall() == [
+            ("FINISHED",)
+        ]
+        versions = f"select count(*) from model_versions where run_id in {run_uuids}"
         assert store.execute(versions, run_id).fetchone() == (0,)
 
 
@@ -346,12 +348,12 @@ def test_early_stop_evaluates_and_registers_model(api: str, tmp_path: Path, rule
     # Evaluated after 256 and 512 steps: any return reaches 1 at the first, and none improves by 1e6 at the second.
     run = new_run(tmp_path / reason, *rule, "evaluation.every=256", f"model_manager.models.agent.model_name={reason}")
     summary = training.run_flow(run)
-    judged = [e["policy_steps"] for e in read_events(run.events) if e["kind"] == "evaluation" and not e["final"]]
-    assert len(judged) == {"target_return": 1, "plateau": 2}[reason]
-    assert judged[-1] < 1024
-    assert (summary["status"], summary["policy_steps"]) == ("stopped_early", judged[-1])
+    evaluated = [e["policy_steps"] for e in read_events(run.events) if e["kind"] == "evaluation" and not e["final"]]
+    assert len(evaluated) == {"target_return": 1, "plateau": 2}[reason]
+    assert evaluated[-1] < 1024
+    assert (summary["status"], summary["policy_steps"]) == ("stopped_early", evaluated[-1])
     ends = [(e["status"], e["reason"], e["policy_steps"]) for e in read_events(run.events) if e["kind"] == "end"]
-    assert ends == [("stopped_early", reason, judged[-1])]
+    assert ends == [("stopped_early", reason, evaluated[-1])]
     assert summary["eval"]["greedy"]["episodes"] == 4
     assert summary["model"]["version"] == 1
 

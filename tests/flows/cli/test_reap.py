@@ -21,7 +21,7 @@ from flows.tracking.mlflow_sweep import PARENT
 from rlcore.store.directory import RunDirectory, write_json
 from rlcore.store.events import EventLog, read_events
 from tests.flows.sweeps.fake import make_sweep
-from tests.flows.synthetic_runs import checkpointed_run, judged, synthetic_run, train_a_while
+from tests.flows.synthetic_runs import checkpointed_run, record_final_evaluation, synthetic_run, train_a_while
 from tests.processes import ROOT, environment
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default", "error:::flows", "error:::rlcore")]
@@ -101,7 +101,7 @@ def test_reap_ignores_ended_and_remote_runs(home: Path, tmp_path: Path, reap: Re
         EventLog(run.events).append("end", status=status, policy_steps=0, reason="signal")
     finished = checkpointed_run(runs / "finished", "finished", weights=2)
     EventLog(finished.events).append("end", status="finished", policy_steps=4096, reason="finished")
-    judged(finished)
+    record_final_evaluation(finished)
     write_json(finished.summary, {"status": "finished"})
     EventLog(finished.events).append("registered", name="m", version=1, aliases=[])
     EventLog(finished.events).append("resume", policy_steps=4096)  # evaluated again

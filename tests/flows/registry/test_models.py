@@ -40,8 +40,8 @@ from tests.flows.synthetic_runs import (
     configured,
     digest_of,
     evaluations,
-    judged,
     named,
+    record_final_evaluation,
 )
 from tests.processes import at_once
 from tests.soaking import always, heavy
@@ -78,7 +78,7 @@ def registered_by_processes(home: Path, tmp_path_factory: pytest.TempPathFactory
     for number, name in enumerate(("together", *METHODS)):
         run = checkpointed_run(folder / name, f"{name}-elsewhere", weights=62 + number)
         runs[name] = named(run, f"{name}-elsewhere")
-        judged(run)
+        record_final_evaluation(run)
         killed = f"MlflowClient.{name} = lambda *arguments, **named: os.kill(os.getpid(), signal.SIGKILL)"
         programs.append(f"""
             import os, signal

@@ -194,8 +194,8 @@ def test_update_backends_reads_no_metric_history(home: Path, tmp_path: Path, mon
         mlflow_run = update_backends(run)
     assert asked == []
     # After a larger budget, the best checkpoint may still be an earlier one; it may be evaluated on more episodes.
-    judged = [(2000, 100, 5.0), (1000, 100, 7.0), (1000, 200, 6.0)]
-    for policy_steps, episodes, mean in judged:
+    evaluations = [(2000, 100, 5.0), (1000, 100, 7.0), (1000, 200, 6.0)]
+    for policy_steps, episodes, mean in evaluations:
         EventLog(run.events).append(
             "evaluation", policy_steps=policy_steps, final=True, greedy={"mean": mean, "episodes": episodes}
         )
