@@ -1,8 +1,8 @@
-"""An engine for tests: `interface.EnvServer` over gRPC, with the spaces of DIAMBRA's nine games and a game of its own.
+"""Engine for tests: `interface.EnvServer` over gRPC, with the spaces of DIAMBRA's nine games and a simple game.
 
-It refuses what the real one could not play (an action or a character that there is not, a step before a reset), and a
-client that plays on after another one has started a game. `python -m tests.diambra_engine COUNT` serves that many
-engines, writes their addresses in one line, and ends with its standard input.
+It refuses what the real one could not play (an unknown action or character, a step before a reset), and a
+client that continues after another one has started a game. `python -m tests.diambra_engine COUNT` serves COUNT
+engines, prints their addresses in one line, and ends with its standard input.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from rlcore.envs.suites.diambra.messages import (
 GAMES: dict[str, Any] = json.loads((Path(__file__).parent / "diambra_games.json").read_text())
 TYPES = {"BINARY": BINARY, "DISCRETE": DISCRETE, "BOX": BOX}
 NUMBERS = {name: number for number, name in RAM_STATES.items()}
-HITS = 6  # that a character takes before a round is lost
+HITS = 6  # after which a character loses a round
 
 
 class Refused(Exception):
-    """A request that no engine could serve."""
+    """Request that no engine could serve."""
 
 
 class Engine:
-    """One engine; plays one game at a time."""
+    """Engine that plays one game at a time."""
 
     def __init__(self) -> None:
         self.client = ""
@@ -208,7 +208,7 @@ class Engine:
         return self.rng.randint(low, high)
 
     def _frame(self) -> np.ndarray:
-        """Upper half: how often each side was hit; lower half: the time; channels differ by one."""
+        """Return the frame: hits of each side in the upper half, the time in the lower half; channels differ by one."""
         frame = np.empty(self.shape, np.uint8)
         half = self.shape[0] // 2, self.shape[1] // 2
         frame[: half[0], : half[1]] = 20 * self.hits[P1]
@@ -218,7 +218,7 @@ class Engine:
 
 
 def serve(engine: Engine) -> tuple[Any, str]:
-    """A running server of one engine and its address."""
+    """Return a running server of one engine and its address."""
 
     def handler(name: str) -> Any:
         takes, gives = (getattr(messages(), kind) for kind in METHODS[name])
@@ -241,7 +241,7 @@ def serve(engine: Engine) -> tuple[Any, str]:
 
 @contextlib.contextmanager
 def engines(count: int) -> Iterator[list[str]]:
-    """The addresses of so many engines, in one process of their own."""
+    """Yield the addresses of `count` engines in one separate process."""
     command = [sys.executable, "-m", "tests.diambra_engine", str(count)]
     with subprocess.Popen(
         command, cwd=Path(__file__).parents[1], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

@@ -1,4 +1,4 @@
-"""Traced functions in the place of their machine code, whose numbers tests/contract holds against them."""
+"""Traced functions instead of their machine code; tests/contract compares the two."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rlcore.compiled.package import Compiled, TracedFunction
 
 
 def run_graphs(functions: Sequence[TracedFunction]) -> list[Compiled]:
-    """As `rlcore.compiled.package.build`, without a compiler."""
+    """Build like `rlcore.compiled.package.build`, but without a compiler."""
     return [_run(each.graph) for each in functions]
 
 

@@ -1,4 +1,4 @@
-"""Real commands, their processes as psutil tells them, and the moments at which something happens to them."""
+"""Real commands, their processes by psutil, and moments at which tests act on them."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from rlcore.train.run_trainer import RunTrainer
 from tests.retries import Patience, output_of, run_command
 from tests.retries import wait_for as wait_for
 
-NO_STORE = {"MLFLOW_TRACKING_URI": "sqlite:////dev/null/mlflow.db"}  # a mirror finds that out before it imports MLflow
+NO_STORE = {"MLFLOW_TRACKING_URI": "sqlite:////dev/null/mlflow.db"}  # a mirror detects this before it imports MLflow
 ROOT = Path(__file__).resolve().parents[1]
-LOOK = 0.1  # seconds between two looks at all processes, which take their hundredths
+LOOK = 0.1  # seconds between two looks at all processes, each of which takes hundredths of a second
 TINY = [
     "exp=ppo",
     "env.num_envs=2",
@@ -49,18 +49,18 @@ def environment(home: Path, **more: str) -> dict[str, str]:
 
 
 def changed(base: Sequence[str], *overrides: str) -> list[str]:
-    """Overrides with other values for some keys, and with more keys."""
+    """Return overrides with other values for some keys, and with more keys."""
     keys = {override.partition("=")[0] for override in overrides}
     return [override for override in base if override.partition("=")[0] not in keys] + list(overrides)
 
 
 def shepherd(*arguments: str) -> list[str]:
-    """The command line of a `shepherd` command."""
+    """Return the command line of a `shepherd` command."""
     return [sys.executable, "-m", "flows.cli.main", *arguments]
 
 
 def start(home: Path, *arguments: str, **more: str) -> subprocess.Popen[str]:
-    """`shepherd ARGUMENTS` in `home`, which is also what its processes are known by, in a process group of its own."""
+    """Start `shepherd ARGUMENTS` in `home`, by which its processes are found, in its own process group."""
     return subprocess.Popen(
         shepherd(*arguments),
         cwd=home,
@@ -81,7 +81,7 @@ class Process:
 
     @property
     def kind(self) -> str:
-        """trainer, worker, local_api, mirror, cli, or the command itself; empty between a fork and its program."""
+        """Trainer, worker, local_api, mirror, cli, or the command itself; empty between a fork and its program."""
         module = next((word for word in self.words if word.startswith(("rlcore.", "flows."))), "")
         if module == "rlcore.system.lifeline":
             module = self.words[self.words.index(module) + 2]
@@ -91,7 +91,7 @@ class Process:
 
 
 def processes(home: Path) -> list[Process]:
-    """All that live and were started, by whomever, for this home: orphans and those of another session too."""
+    """Return all living processes started for this home by anyone: also orphans and those of other sessions."""
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error), process.oneshot():
@@ -104,25 +104,25 @@ def processes(home: Path) -> list[Process]:
 
 
 def free_port() -> int:
-    """A port that nothing listens on now, and that no connection is given by the system until it is used."""
+    """Return a port on which nothing listens, and that the system assigns to no connection."""
     while True:
-        port = 20_000 + secrets.randbelow(12_000)  # Linux gives those from 32768 on
+        port = 20_000 + secrets.randbelow(12_000)  # Linux assigns those from 32768 on
         with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
             return port
 
 
 def answers(url: str) -> bool:
-    """Whether a server answers there now."""
+    """Return whether a server answers there now."""
     return unreachable(url) is None
 
 
 def one(home: Path, kind: str) -> int:
-    """Pid of the process of a kind, once there is one."""
+    """Return the PID of the process of a kind, once it exists."""
     return wait_for(lambda: next((p.pid for p in processes(home) if p.kind == kind), None), f"a {kind}", every=LOOK)
 
 
 def orphans(home: Path, within: float = 2.0) -> list[Process]:
-    """Processes still alive when nothing has happened for so many seconds; those that work on have had a minute."""
+    """Return processes still alive after `within` idle seconds; those that keep working have a minute."""
     patience = Patience(within, limit=60.0)
     while (found := processes(home)) and not patience.over:
         time.sleep(0.02)
@@ -138,7 +138,7 @@ def digest(run: RunDirectory) -> str:
 
 
 def finish_here(run: RunDirectory) -> str:
-    """Train a run to its end in this process, new or half-done; the digest of its last checkpoint."""
+    """Train a new or interrupted run to its end in this process; return the digest of its last checkpoint."""
     session = RunTrainer(run)
     try:
         while not (boundary := session.advance(lambda said: None)).done:
@@ -150,15 +150,15 @@ def finish_here(run: RunDirectory) -> str:
 
 
 def end(process: subprocess.Popen[str]) -> tuple[int, str]:
-    """Exit code and what it said on stderr."""
+    """Return exit code and stderr."""
     said = output_of(process)[1]
     return process.returncode, said
 
 
 def kill_all(home: Path) -> None:
-    """SIGKILL everything of this home; frozen first, so that none sees another die."""
+    """Kill everything of this home; frozen first, so that no process sees another die."""
     frozen: set[int] = set()
-    while (now := {process.pid for process in processes(home)}) - frozen:  # until none was born meanwhile
+    while (now := {process.pid for process in processes(home)}) - frozen:  # until no new process was started meanwhile
         for pid in now:
             send(pid, signal.SIGSTOP)
         frozen |= now
@@ -184,9 +184,9 @@ print(*(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children
 
 
 def at_once(imports: str, *programs: str) -> list[int]:
-    """Run programs at the same time, each in a process of its own; their exit codes.
+    """Run programs at the same time, each in its own process; return their exit codes.
 
-    They part after the imports, which take seconds, and are nothing but import statements.
+    They fork after the imports, which take seconds and must be only import statements.
     """
     command = [sys.executable, "-c", PARTING, imports, *map(textwrap.dedent, programs)]
     variables = os.environ | {"PYTHONPATH": str(ROOT)}

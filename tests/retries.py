@@ -1,6 +1,6 @@
-"""Waits that follow what the tests' processes do, not the clock: on a loaded machine they last as long as it takes.
+"""Waits that follow the work of the tests' processes, not the clock: on a loaded machine they last longer.
 
-A wait gives up after so many seconds in which none of these processes ran, nor wanted to. What runs on for ever is
+A wait gives up after a number of seconds in which none of these processes ran or wanted to. An endless process is
 ended by a limit that no test comes near.
 """
 
@@ -16,17 +16,17 @@ from typing import Any
 import psutil
 
 SESSION = "TESTS_SHARED"  # tests/conftest.py
-LIMIT = 1800.0  # seconds that anything may take, however busy it looks
-SHARE = 0.1  # of a processor: less is what a server does that nobody asks for anything
-BUSY = (psutil.STATUS_RUNNING, psutil.STATUS_DISK_SLEEP)  # it runs, or wants to
+LIMIT = 1800.0  # maximum seconds of any wait
+SHARE = 0.1  # of a processor: an idle server uses less
+BUSY = (psutil.STATUS_RUNNING, psutil.STATUS_DISK_SLEEP)  # runs, or wants to
 
 
 class Patience:
-    """Counts the seconds in which the processes that tests have started were idle.
+    """Counts the seconds in which the processes started by tests were idle.
 
     Args:
-        idle: seconds of them after which there is nothing to be waited for.
-        limit: seconds by the clock after which there is nothing either.
+        idle: idle seconds after which to give up.
+        limit: seconds by the clock after which to give up in any case.
     """
 
     def __init__(self, idle: float, limit: float = LIMIT) -> None:
@@ -36,7 +36,7 @@ class Patience:
 
     @property
     def over(self) -> bool:
-        """Whether to give up; looks at the processes about every second."""
+        """Return whether to give up; looks at the processes about every second."""
         now = time.monotonic()
         if now - self._looked >= min(1.0, self.idle / 4):
             spent, busy = _look()
@@ -48,12 +48,12 @@ class Patience:
 
 
 def _look() -> tuple[dict[int, float], bool]:
-    """Processor seconds by process, of all that tests have started and that live; whether one runs or wants to."""
+    """Return processor seconds of all living processes started by tests; and whether one runs or wants to."""
     spent, busy, me, session = {}, False, os.getpid(), os.environ.get(SESSION)
     below = {process.pid for process in psutil.Process().children(recursive=True)}
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error), process.oneshot():
-            # Servers of `make up` are nobody's children; they are known by what all of a session inherit.
+            # Servers of `make up` are no children; they are found by a variable that processes of a session inherit.
             if process.pid in below or (process.pid != me and session and process.environ().get(SESSION) == session):
                 times = process.cpu_times()
                 spent[process.pid] = times.user + times.system
@@ -62,7 +62,7 @@ def _look() -> tuple[dict[int, float], bool]:
 
 
 def wait_for(condition: Callable[[], Any], what: str, idle: float = 120.0, every: float = 0.01) -> Any:
-    """Wait until a condition is true, and give its value; an AssertionError where nothing works towards it any more."""
+    """Wait until a condition is true and return its value; raise AssertionError if no process works any more."""
     patience = Patience(idle)
     while not (found := condition()):
         assert not patience.over, f"{what} did not come, and no process has done anything for {idle:g} s"
@@ -71,7 +71,7 @@ def wait_for(condition: Callable[[], Any], what: str, idle: float = 120.0, every
 
 
 def output_of(process: subprocess.Popen[Any], idle: float = 120.0) -> tuple[Any, Any]:
-    """Read what a process says on stdout and stderr until it ends."""
+    """Read stdout and stderr of a process until it ends."""
     patience = Patience(idle)
     while True:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -80,7 +80,7 @@ def output_of(process: subprocess.Popen[Any], idle: float = 120.0) -> tuple[Any,
 
 
 def run_command(command: Sequence[Any], check: bool = False, **options: Any) -> subprocess.CompletedProcess[Any]:
-    """`subprocess.run` with the patience of these waits, and the output captured."""
+    """Run `subprocess.run` with the patience of these waits, and capture the output."""
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     process = subprocess.Popen(command, **pipes | options)
     try:

@@ -30,8 +30,8 @@ SMALL = {
     "env.capture_video": False,
 }
 
-# A run on CartPole whose compiled step has every term of the loss and small networks. To build it takes 15 s, so all
-# tests that need a real one take this, from one folder.
+# A run on CartPole whose compiled step has every term of the loss and small networks. Building it takes 15 s, so all
+# tests that need a real one use this one, from one folder.
 COMPILED: dict[str, Any] = {
     "env.num_envs": 3,
     "algo.rollout_steps": 24,

@@ -1,4 +1,4 @@
-"""Switches of torch that hold for the whole process."""
+"""Fixtures for switches of torch that apply to the whole process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 @pytest.fixture(autouse=True)
 def switches_put_back(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Precision of products and switches of convolutions are after a test as they were before it."""
+    """Restore precision of products and switches of convolutions after a test."""
     precision = torch.get_float32_matmul_precision()
     for name in ("allow_tf32", "deterministic"):
         monkeypatch.setattr(torch.backends.cudnn, name, getattr(torch.backends.cudnn, name))

@@ -1,7 +1,7 @@
-"""The runs that are killed: every family of environments that is promised, and every algorithm, in all of `MODES`.
+"""Runs that are killed: every supported family of environments and every algorithm, in all of `MODES`.
 
-`make soak` kills all of them; `make test` one of each mechanism, for how a run is continued follows from the tier of
-its environment (rlcore/envs/exact/tier.py) and from the mode, not from the environment.
+`make soak` kills all of them; `make test` kills one of each mechanism, because a resume depends on the tier of the
+environment (rlcore/envs/exact/tier.py) and on the mode, not on the environment itself.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tests.processes import NO_STORE, shepherd
 from tests.runs import COMPILED, SMALL, SMALL_DREAMER, SMALL_DREAMER_V1, SMALL_DREAMER_V2, prepare
 
 PLUGIN = "tests.faults.faulty_envs"
-WORLD = "tests.probes.registered"  # a world model, which is none of the registry
+WORLD = "tests.probes.registered"  # a world model that is not in the registry
 EXAMPLES = ("examples.reinforce.reinforce", "examples.corridor.corridor")
 PROBES = "tests.probes.envs"
 PLUGINS = (PLUGIN, WORLD, PROBES, *EXAMPLES)
@@ -34,7 +34,7 @@ ENVIRONMENTS = (
     "discrete_dummy",
 )
 TIERS = {"snapshot": "CartPole-v1", "replay": "Hopper-v5", "boundary": "Shared-v0"}
-# Normalisers and annealing on; some 30 iterations, 10 checkpoints, 4 evaluations; episodes short enough to end often.
+# Normalizers and annealing on; some 30 iterations, 10 checkpoints, 4 evaluations; short episodes with many ends.
 LEARNING = {
     "algo__normalize_obs": True,
     "algo__normalize_reward": True,
@@ -45,7 +45,7 @@ LEARNING = {
     "algo__max_grad_norm": 0.5,
     "env__max_episode_steps": 150,
 }
-# A replay memory that fills, whose chunks are let go before the end, and transitions of three steps.
+# A replay buffer that fills up and drops chunks before the end, and transitions of three steps.
 OFF_POLICY = {
     "algo": "sac",
     "algo__hidden_size": 8,
@@ -58,12 +58,12 @@ OFF_POLICY = {
     "buffer__size": 1000,
     "env__max_episode_steps": 150,
 }
-# SAC's learner by other keys: dropout, and steps of the critics alone; running statistics of a batch; residual blocks.
+# SAC's learner with other keys: dropout and critic-only steps; running batch statistics; residual blocks.
 DROQ = OFF_POLICY | {"algo": "droq", "algo__policy_delay": 2}
-RENORM = {f"algo__{part}__renorm_warmup": 20 for part in ("actor", "critic")}  # of some 450 gradient steps
+RENORM = {f"algo__{part}__renorm_warmup": 20 for part in ("actor", "critic")}  # of about 450 gradient steps
 CROSSQ = OFF_POLICY | RENORM | {"algo": "crossq", "algo__policy_delay": 2}
 SIMBA = OFF_POLICY | {"algo": "simba"}
-# Sequences, pictures, a carry and a latent that is written back: what world models will need.
+# Sequences, images, a carry, and a latent that is written back, as world models need them.
 WORLD_MODEL = {"algo": "world", "algo__learning_starts": 100, "algo__size": 200, "env__max_episode_steps": 40}
 DREAMER = {
     "algo": "dreamer_v3",
@@ -80,15 +80,15 @@ DREAMER = {
     "buffer__online": True,
     "env__max_episode_steps": 40,
 }
-# A slow critic that is copied, noise of who collects.
+# A target critic that is copied, and exploration noise.
 DREAMER_V2 = DREAMER | {
     "algo": "dreamer_v2",
     "algo__per_rank_pretrain_steps": 2,
     **{f"algo__{part}": keys for part, keys in SMALL_DREAMER_V2.items()},
 }
-# Normal latents, no slow critic.
+# Normal latents, no target critic.
 DREAMER_V1 = DREAMER | {"algo": "dreamer_v1", **{f"algo__{part}": keys for part, keys in SMALL_DREAMER_V1.items()}}
-# Two frames, stacked where they are read; a trunk that two optimizers train.
+# Two frames, stacked when they are read; an encoder that two optimizers train.
 SAC_AE = {
     "algo": "sac_ae",
     "algo__hidden_size": 8,
@@ -105,7 +105,7 @@ SAC_AE = {
     "env__frame_stack": 2,
 }
 ON_POLICY = {key: LEARNING[key] for key in LEARNING if key != "algo__anneal_clip_coef"}
-# Sequences of 7 of 32 rows, within which episodes end; a carry that goes from one rollout to the next.
+# Sequences of 7 of 32 rows with episode ends inside; a carry from one rollout to the next.
 RECURRENT = LEARNING | {
     "algo": "ppo_recurrent",
     "algo__rnn__lstm__hidden_size": 8,
@@ -129,8 +129,8 @@ ALGORITHMS = {
     "sac_ae": SAC_AE,
     "reinforce": REINFORCE,
 }
-# Keys that an environment needs beside those of `LEARNING`: a class of somebody's own, engines of suites, and a game,
-# whose engines are those of the tests.
+# Keys that an environment needs in addition to `LEARNING`: a custom class, engines of suites, and a game
+# on the engines of the tests.
 NEEDED = {
     "Corridor": {"env__wrapper": {"_target_": "examples.corridor.corridor.Corridor", "length": 8}},
     "MiniGrid-MemoryS7-v0": {"env__screen_size": None, "algo__mlp_keys__encoder": ["image", "direction"]},
@@ -164,7 +164,7 @@ NEEDED = {
         "algo__mlp_keys__encoder": ["P1_health", "P2_health", "timer", "stage"],
     },
 }
-ENGINES = 3  # of such a game in one run: two environments, and one to evaluate on
+ENGINES = 3  # for such a game in one run: two environments, and one for evaluation
 SCHEDULE = {"total_steps": 1920, "checkpoint__every": 192, "evaluation__every": 480, "metric__log_every": 64}
 
 
@@ -174,8 +174,8 @@ class Case:
 
     Attributes:
         env_id: the environment.
-        mode: "in-process", "subprocess", "native", "flow" (the command `shepherd train` as a whole), with "compiled" or
-            "two ranks" among the words or alone; "gpu" and "gpu, compiled", of which a soak takes none.
+        mode: "in-process", "subprocess", "native", "flow" (the whole command `shepherd train`), with "compiled" or
+            "two ranks" in addition or alone; "gpu" and "gpu, compiled", which are not part of a soak.
         algo: the algorithm.
     """
 
@@ -188,12 +188,12 @@ class Case:
 
     @property
     def variables(self) -> dict[str, str]:
-        """Of the environment; MLflow is part of "flow" alone, the others would wait for it."""
+        """Return environment variables; only "flow" uses MLflow, because the others would wait for it."""
         shared = {"SHEPHERD_CACHE": f"{os.environ['TESTS_SHARED']}/compiled"} if "TESTS_SHARED" in os.environ else {}
         return {"SHEPHERD_PLUGINS": ",".join(PLUGINS)} | shared | ({} if "flow" in self.mode else NO_STORE)
 
     def settings(self) -> dict[str, Any]:
-        """Keys of the config."""
+        """Return keys of the config."""
         mode: dict[str, Any] = {
             "env__sync_env": "subprocess" not in self.mode,
             "algo__compile": "compiled" in self.mode,
@@ -205,7 +205,7 @@ class Case:
         return ALGORITHMS[self.algo] | NEEDED.get(self.env_id, {}) | SCHEDULE | mode
 
     def prepare(self, folder: Path) -> RunDirectory:
-        """A run directory ready to be trained; for "flow" nothing yet, the command makes it."""
+        """Return a run directory ready for training; for "flow" it is empty, because the command creates it."""
         for plugin in (PLUGIN, PROBES):
             importlib.import_module(plugin)
         if "flow" in self.mode:
@@ -213,7 +213,7 @@ class Case:
         return prepare(folder, self.env_id, **self.settings())
 
     def command(self, run: RunDirectory) -> list[str]:
-        """Commands that start the run and go on with it."""
+        """Return the command that starts or resumes the run."""
         if "flow" not in self.mode:
             return shepherd("stage", "train", str(run.path))
         if run.config.exists():
@@ -221,7 +221,7 @@ class Case:
         return shepherd("train", *self.overrides(run.path))
 
     def overrides(self, folder: Path) -> list[str]:
-        """The run as a user types it."""
+        """Return the run as overrides."""
         keys = SMALL | {"env.id": self.env_id} | {k.replace("__", "."): v for k, v in self.settings().items()}
         keys["algo.total_steps"] = keys.pop("total_steps")
         words = [f"{key}={str(value).lower() if isinstance(value, bool) else value}" for key, value in keys.items()]
@@ -260,5 +260,5 @@ ON_GPU = (
 
 
 def ordered(case: Case) -> int:
-    """A number for a case, to draw from."""
+    """Return a number for a case, as a seed."""
     return [*CASES, *ON_GPU].index(case)

@@ -1,7 +1,7 @@
-"""Kill a training run again and again at drawn moments, go on, and hold the end against the run nobody killed.
+"""Kill a training run repeatedly at random moments, resume it, and compare its end with an uninterrupted run.
 
-Real commands in real processes. A moment is drawn from a seed, as a time after the start, a point of the event log, a
-checkpoint being written or an evaluation; then a little later, so that all of what happens between two points is met.
+Real commands in real processes. A moment is drawn from a seed: a time after the start, an event of the log, a
+checkpoint being written or an evaluation; then a short random delay, so that everything between two events is hit.
 The process tree is frozen and killed as a whole.
 """
 
@@ -29,22 +29,22 @@ from tests.kills.phases import phase_of_tree
 from tests.processes import environment, kill_all, orphans, processes, send
 
 WATCHED = Path(__file__).resolve().parent / "watched"
-GAP = 0.05  # seconds; about two iterations of the runs that are killed here
-WRITING = 0.004  # seconds that a checkpoint of theirs takes
-LOOK = 0.003  # seconds between two looks at a run: looking takes the processor from it
-CLOSE_LOOK = 0.0003  # where what is looked for is over within milliseconds
+GAP = 0.05  # seconds; about two iterations of these runs
+WRITING = 0.004  # seconds that one of their checkpoints takes
+LOOK = 0.003  # seconds between two looks at a run, because looking takes processor time from it
+CLOSE_LOOK = 0.0003  # for events that end within milliseconds
 
 
 @dataclass
 class Reference:
-    """The run nobody killed.
+    """Uninterrupted run.
 
     Attributes:
         run: its directory.
         first: seconds until its first event.
         whole: seconds from start to end.
         last: seconds after its last evaluation.
-        judged: whether that was the final one of the whole flow.
+        judged: whether the last evaluation was the final one of the whole flow.
     """
 
     run: RunDirectory
@@ -54,7 +54,7 @@ class Reference:
     judged: bool = False
 
     def steps(self, kind: str) -> list[int]:
-        """Env steps of the events of one kind, while training."""
+        """Return the environment steps of the events of one kind during training."""
         return [e["policy_steps"] for e in read_events(self.run.events) if e["kind"] == kind and not e.get("final")]
 
 
@@ -82,14 +82,14 @@ def run_to_end(run: RunDirectory, case: Case, home: Path) -> Reference:
 def kill_and_resume(
     run: RunDirectory, case: Case, reference: Reference, kills: int, rng: np.random.Generator, home: Path
 ) -> list[str]:
-    """Kill a run so many times at drawn moments, then let it come to its end: `kill`, then `finish`."""
+    """Kill a run the given number of times at random moments, then finish it: `kill`, then `finish`."""
     phases = kill(run, case, reference, kills, rng, home)
     finish(run, case, home)
     return phases
 
 
 def finish(run: RunDirectory, case: Case, home: Path, **more: str) -> None:
-    """Go on with a run to its end, with `more` variables; where this process has a warm server, a stage's trainer is
+    """Resume a run to its end, with `more` variables; if this process has a warm server, the trainer of a stage is
     forked."""
     warm = {WARM: os.environ[WARM]} if WARM in os.environ and "flow" not in case.mode else {}
     variables = environment(home, **case.variables, **warm, **more)
@@ -106,19 +106,19 @@ def kill(
     home: Path,
     later: int = 0,
 ) -> list[str]:
-    """Start a run and kill it, so many times.
+    """Start a run and kill it, repeatedly.
 
     Args:
-        run: prepared as the reference was.
-        case: says which command starts it and goes on with it.
-        reference: the run nobody killed.
-        kills: how many.
-        rng: draws the moments.
+        run: prepared like the reference.
+        case: gives the command that starts and resumes it.
+        reference: the uninterrupted run.
+        kills: number of kills.
+        rng: generator of the moments.
         home: for the project's databases.
-        later: kills that are to come after these, before the run's end.
+        later: number of kills after these, before the end of the run.
 
     Returns:
-        Where the kills fell; fewer than asked for when the run ended first.
+        Phases in which the kills happened; fewer than `kills` if the run ended first.
     """
     phases: list[str] = []
     folder = run.path.with_suffix(".stacks")
@@ -139,7 +139,7 @@ def kill(
 def _wait_for_moment(
     process: subprocess.Popen[bytes], run: RunDirectory, reference: Reference, left: int, rng: np.random.Generator
 ) -> bool:
-    """Wait for a drawn moment; False when the process has ended before it."""
+    """Wait for a random moment; return False if the process has ended before it."""
     reached = max((e["policy_steps"] for e in read_events(run.events) if "policy_steps" in e), default=0)
     if left == 1 and reference.judged and rng.random() < 0.6:
         return _until(process, lambda: _has(run, "evaluation", final=True)) and _sleep(
@@ -147,9 +147,9 @@ def _wait_for_moment(
         )
     kind = rng.choice(["time", "progress", "checkpoint", "evaluation"], p=[0.25, 0.4, 0.2, 0.15])
     if kind == "time" or not (ahead := [s for s in reference.steps("metrics") if s > reached]):
-        # One that goes on has less before it than a whole run.
+        # A resumed run has less to do than a whole run.
         return _sleep(process, rng.uniform(0, reference.first if left > 1 or reached else reference.whole))
-    # Each kill takes its share of the way, so that all of them come before the end.
+    # Each kill takes its share of the run, so that all of them come before the end.
     within = ahead[: max(1, round(len(ahead) * 1.5 / (left + 0.5)))]
     target = int(rng.choice(within))
     if kind == "evaluation" and (judged := [s for s in reference.steps("evaluation") if s in within]):
@@ -191,7 +191,7 @@ def _exists(prefix: Path) -> bool:
 
 
 def _has(run: RunDirectory, kind: str, **fields: Any) -> bool:
-    """Whether the log has that event; looks at its end alone, for it is asked thousands of times."""
+    """Return whether the log has this event; reads only its end, because it is called thousands of times."""
     with contextlib.suppress(OSError), open(run.events, "rb") as handle:
         handle.seek(max(0, os.fstat(handle.fileno()).st_size - 20_000))
         for line in handle.read().split(b"\n")[-40:-1]:
@@ -205,7 +205,7 @@ def _has(run: RunDirectory, kind: str, **fields: Any) -> bool:
 
 
 def _kill(process: subprocess.Popen[bytes], folder: Path, home: Path) -> str:
-    """Ask trainer and driver where they are, then kill everything; returns the phase."""
+    """Let trainer and driver write their stacks, then kill everything; return the phase."""
     members = {p.kind: p.pid for p in processes(home) if p.kind in ("cli", "trainer")}
     asked = {kind: folder / f"{pid}.stack" for kind, pid in members.items() if _ask(pid, folder)}
     kill_all(home)
@@ -218,7 +218,7 @@ def _kill(process: subprocess.Popen[bytes], folder: Path, home: Path) -> str:
 
 
 def _ask(pid: int, folder: Path) -> bool:
-    """Have a process write its stack; False when it has not even come as far as being able to."""
+    """Let a process write its stack; return False if it is not ready for that yet."""
     path = folder / f"{pid}.stack"
     if not path.exists():
         return False
@@ -230,15 +230,15 @@ def _ask(pid: int, folder: Path) -> bool:
 
 
 def same_bits(first: RunDirectory, second: RunDirectory) -> bool:
-    """Whether two finished runs ended in the same checkpoint, compared as `shepherd diff` does."""
+    """Return whether two finished runs ended in the same checkpoint, compared like `shepherd diff`."""
     last = [checkpoint.resolve(run, "latest") for run in (first, second)]
     return last[0].name == last[1].name and not list(compare.differences(*last))
 
 
 def same_record(first: RunDirectory, second: RunDirectory) -> bool:
-    """Whether two event logs tell the same: every metric point and evaluation, with the same values but times.
+    """Return whether two event logs have the same metric points and evaluations, except for times.
 
-    A point that was written again after a kill must say what it said before.
+    A point that was written again after a kill must have the same values as before.
     """
     return _record(first) == _record(second)
 
@@ -246,7 +246,7 @@ def same_record(first: RunDirectory, second: RunDirectory) -> bool:
 def _record(run: RunDirectory) -> dict[str, Any]:
     told: dict[str, Any] = {}
     for line in run.events.read_bytes().split(b"\n")[:-1]:
-        with contextlib.suppress(ValueError):  # torn by a kill, and mended by the next writer's newline
+        with contextlib.suppress(ValueError):  # torn by a kill, and completed by the newline of the next writer
             event = json.loads(line)
             if event["kind"] not in ("metrics", "evaluation", "baseline"):
                 continue

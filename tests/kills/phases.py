@@ -1,4 +1,4 @@
-"""Where a process was when it was killed, read from the stacks that `watched/sitecustomize.py` makes it write."""
+"""Phase of a process when it was killed, from the stacks that `watched/sitecustomize.py` makes it write."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 
 FRAME = re.compile(r'File "(?P<file>[^"]+)", line \d+ in (?P<function>\S+)')
-# The innermost frame of ours that names a phase decides; "" = any function of that file or folder.
+# The innermost of our frames that names a phase decides; "" = any function of that file or folder.
 PLACES = (
     ("rlcore/store/checkpoint/writing.py", "save", "checkpoint"),
     ("rlcore/store/checkpoint/names.py", "prune", "checkpoint"),
@@ -38,7 +38,7 @@ PLACES = (
 
 
 def phase_of(stack: str) -> str:
-    """Phase that a process's main thread was in: "import" while modules are loaded, "start" when nothing says more."""
+    """Return the phase of the main thread: "import" while modules are loaded, "start" if nothing else is known."""
     main = stack.rpartition("Current thread")[2]
     frames = [(match["file"], match["function"]) for match in FRAME.finditer(main)]
     loading = next((i for i, (file, _) in enumerate(frames) if file.startswith("<frozen importlib")), None)
@@ -50,10 +50,10 @@ def phase_of(stack: str) -> str:
 
 
 def phase_of_tree(stacks: Mapping[str, str]) -> str:
-    """The phase of a whole run: the trainer's if it says one, else that of the process that drives it.
+    """Return the phase of a whole run: that of the trainer if known, otherwise that of the driving process.
 
     Args:
-        stacks: "trainer" and "cli" -> what each wrote; one that had not come so far is absent.
+        stacks: "trainer" and "cli" -> the stack that each wrote; missing if a process wrote none.
     """
     trainer = phase_of(stacks["trainer"]) if stacks.get("trainer") else None
     if trainer not in (None, "between", "start"):

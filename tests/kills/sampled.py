@@ -1,4 +1,4 @@
-"""Part of the soak that `make test` does: a few kills for each mechanism, at moments of a seed of its own."""
+"""Part of the soak that `make test` runs: a few kills for each mechanism, at moments from a new seed."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tests.kills.killing import finish, kill, run_to_end, same_bits, same_record
 
 
 def check(env_id: str, modes: tuple[str, ...], home: Path, algo: str = "ppo") -> RunDirectory:
-    """Kill a run once in each mode, one after the other, and compare its end with one undisturbed run.
+    """Kill a run once in each mode in turn, and compare its end with one uninterrupted run.
 
-    Whether environments run in this process or in their own may change on resume and changes no bit, so one run does
-    for both. KILLS_SEED repeats the moments of an earlier test, as far as a machine can.
+    Whether environments run in this process or in subprocesses may change on resume and changes no bit, so one run is
+    enough for both. KILLS_SEED repeats the moments of an earlier test, as far as a machine allows it.
 
     Returns:
-        The undisturbed run.
+        The uninterrupted run.
     """
     seed = int(os.environ.get("KILLS_SEED") or int.from_bytes(os.urandom(4)))
     cases = [Case(env_id, mode, algo) for mode in modes]
@@ -36,9 +36,9 @@ def check(env_id: str, modes: tuple[str, ...], home: Path, algo: str = "ppo") ->
             due, owed[case] = owed[case], 0
             killed = kill(run, case, reference, due, rng, home, later=sum(owed.values()))
             owed[case] = due - len(killed)
-            print(f"{case}: KILLS_SEED={seed}, killed in {', '.join(killed)}")  # pytest shows it when something differs
+            print(f"{case}: KILLS_SEED={seed}, killed in {', '.join(killed)}")  # pytest shows it if something differs
         finish(run, cases[-1], home)
         assert same_bits(reference.run, run)
         assert same_record(reference.run, run)
-        if not any(owed.values()):  # else it ended before its last moment came
+        if not any(owed.values()):  # otherwise it ended before its last moment
             return reference.run

@@ -1,10 +1,10 @@
-"""`make soak`: every environment and mode, killed at least twenty times each, and what came of it.
+"""`make soak`: every environment and mode, killed at least twenty times each, and the results.
 
     python -m tests.kills.soak [--seed N] [--kills 20] [--jobs 2] [--only WORD ...] [--report FILE]
 
-A chain is one run, killed ten times and then let come to its end. What a chain found is a line in
-`.shepherd/soak.jsonl`, keyed by the code: started again after an interruption, it goes on with the next chain. The
-faults and corruptions of tests/faults come after the kills.
+A chain is one run, killed ten times and then finished. The results of a chain are a line in
+`.shepherd/soak.jsonl`, keyed by the code: after an interruption, the soak continues with the next chain. The
+faults and corruptions of tests/faults follow after the kills.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ from tests.processes import ROOT, kill_all, processes
 REPORT = ROOT / "docs/results/exactness.md"
 CHAIN = 10  # kills of one run
 _ONE_AT_A_TIME = threading.Lock()
-_HOMES: list[Path] = []  # of the cases at work, and of those that are done
+_HOMES: list[Path] = []  # of running cases, and of finished ones
 PHASES = ("import", "build", "restore", "rollout", "update", "log", "checkpoint", "evaluation", "registration")
 
 
 def main() -> int:
-    """Go on with the soak; write the report; 1 when anything differed."""
+    """Run or continue the soak and write the report; return 1 if anything differed."""
     parser = argparse.ArgumentParser(prog="make soak", description="Kill training runs and compare where they end.")
     parser.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(4)), help="draws the moments (random)")
     parser.add_argument("--kills", type=int, default=20, help="of each environment and mode (20)")
@@ -56,9 +56,9 @@ def main() -> int:
     parser.add_argument("--only", nargs="*", default=[], help="environments or modes whose names hold one of these")
     parser.add_argument("--report", type=Path, default=REPORT)
     options = parser.parse_args()
-    for number in (signal.SIGINT, signal.SIGTERM):  # of `timeout`, say: runs are in sessions of their own
+    for number in (signal.SIGINT, signal.SIGTERM):  # for example of `timeout`: runs are in their own sessions
         signal.signal(number, _end)
-    plugins.name(PLUGINS)  # as the processes that are killed know them
+    plugins.name(PLUGINS)  # as visible to the processes that are killed
     plugins.load()
     results = state_folder() / "soak.jsonl"
     key = code_key()
@@ -81,7 +81,7 @@ def main() -> int:
 
 
 def _end(number: int, frame: Any) -> None:
-    while any([processes(home) for home in _HOMES]):  # a thread may start a run again that it finds killed
+    while any([processes(home) for home in _HOMES]):  # a thread may restart a run that it finds killed
         for home in _HOMES:
             kill_all(home)
     for home in _HOMES:
@@ -90,7 +90,7 @@ def _end(number: int, frame: Any) -> None:
 
 
 def soak(case: Case, seed: int, kills: int, results: Path, key: str) -> None:
-    """Chains of one case until there are enough kills."""
+    """Run chains of one case until there are enough kills."""
     done = [r for r in read(results, key) if of_case(r, case)]
     count = sum(len(r["phases"]) for r in done)
     if count >= kills:
@@ -111,7 +111,7 @@ def soak(case: Case, seed: int, kills: int, results: Path, key: str) -> None:
 
 @contextlib.contextmanager
 def engines_for(cases: Sequence[Case]) -> Iterator[None]:
-    """Engines for as many runs on games as there may be at a time, where the processes look for them."""
+    """Start engines for the games of parallel runs and set their addresses in the environment."""
     games = sum(case.env_id == "doapp" for case in cases)
     with engines(ENGINES * games) as addresses:
         os.environ["DIAMBRA_ENVS"] = " ".join(addresses)
@@ -119,18 +119,18 @@ def engines_for(cases: Sequence[Case]) -> Iterator[None]:
 
 
 def of_case(record: dict[str, Any], case: Case) -> bool:
-    """Whether a chain was one of this case."""
+    """Return whether a chain was one of this case."""
     return (record["env_id"], record["mode"], record.get("algo")) == (case.env_id, case.mode, case.algo)
 
 
 def prepared(case: Case, folder: Path) -> RunDirectory:
-    """A run directory of a case. One at a time: gymnasium imports environments in a way that two threads break."""
+    """Return a run directory of a case, one at a time: imports of environments by gymnasium are not thread-safe."""
     with _ONE_AT_A_TIME:
         return case.prepare(folder)
 
 
 def one_chain(case: Case, seed: int, chain: int, kills: int, reference: Reference, home: Path) -> dict[str, Any]:
-    """Kill one run so many times and compare its end."""
+    """Kill one run repeatedly and compare its end."""
     began = time.monotonic()
     rng = np.random.default_rng([seed, ordered(case), chain])
     run = prepared(case, home / f"chain-{chain}")
@@ -145,7 +145,7 @@ SOAKED = "from tests.soaking import"  # files with tests that `make test` leaves
 
 
 def faults() -> dict[str, Any]:
-    """Run tests/faults and what `make test` leaves out; what they counted, by name."""
+    """Run tests/faults and tests outside `make test`; return their counts by name."""
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "faults.xml"
         left_out = [str(path) for path in sorted((ROOT / "tests").rglob("test_*.py")) if SOAKED in path.read_text()]
@@ -159,7 +159,7 @@ def faults() -> dict[str, Any]:
 
 
 def code_key() -> str:
-    """Hash of all code that the result depends on: another commit that changes none of it needs no new soak."""
+    """Return a hash of all code that affects the result: a commit that changes none of it needs no new soak."""
     digest = hashlib.sha256()
     paths = [ROOT / "tests/runs.py", ROOT / "tests/processes.py"]
     for folder in ("rlcore", "flows", "conf", "examples", "tests/kills", "tests/faults", "tests/probes"):
@@ -170,19 +170,19 @@ def code_key() -> str:
 
 
 def read(results: Path, key: str) -> list[dict[str, Any]]:
-    """Findings for this code so far."""
+    """Return the results for this code so far."""
     lines = results.read_text().splitlines() if results.exists() else []
     return [record for record in map(json.loads, lines) if record["key"] == key]
 
 
 def append(results: Path, record: dict[str, Any]) -> None:
-    """Keep one result."""
+    """Append one result."""
     with open(results, "a") as handle:
         handle.write(json.dumps(record) + "\n")
 
 
 def report(found: list[dict[str, Any]]) -> str:
-    """The page that is committed."""
+    """Return the page that is committed."""
     return "\n".join(_lines(found)) + "\n"
 
 

@@ -1,10 +1,10 @@
-"""Workers killed in a sweep on a pool: in the seconds before a trial's flow run runs, and while it does.
+"""Workers killed in a sweep on a pool: in the seconds before a trial's flow run starts, and while it runs.
 
     python -m tests.kills.workers [--seed N] [--kills 20] [--only pending|running]
 
-Each sweep of two trials loses the one worker of `make up` twice, once a trial, and must then end by itself with every
-trial there once. What a sweep came to is a line in `.shepherd/workers.jsonl`, keyed by the code: started again after an
-interruption, the program goes on with the next sweep.
+Each sweep of two trials loses the only worker of `make up` twice, once per trial, and must then end by itself with
+each trial trained once. The result of a sweep is a line in `.shepherd/workers.jsonl`, keyed by the code: after an
+interruption, the program continues with the next sweep.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tests.retries import Patience
 KINDS = ("pending", "running")
 TRIALS = 2
 SWEEPS = 3  # between two `make up`: after each short life a worker waits twice as long before it starts again
-PATIENCE = 600.0  # seconds for a sweep, of which a busy machine needs a few dozen
+PATIENCE = 600.0  # seconds for a sweep, which takes a few dozen on a busy machine
 TRIAL = [
     "exp=ppo",
     "env.num_envs=2",
@@ -53,12 +53,12 @@ TRIAL = [
     "sweep.confirm_seeds=0",
     f"sweep.trials={TRIALS}",
 ]
-# A trial's flow run is looked at so long after it is in the state: it takes some seconds from taken to running.
+# Delay of the kill after a trial's flow run has entered the state; from pending to running takes some seconds.
 DELAYS = {"pending": 2.5, "running": 6.0}
 
 
 def soak(kinds: list[str], kills: int, seed: int) -> list[dict[str, Any]]:
-    """Sweeps until there are enough kills of each kind, those of earlier calls counted; what each came to."""
+    """Run sweeps until there are enough kills of each kind, including earlier calls; return their results."""
     results, key = ROOT / ".shepherd/workers.jsonl", code_key()
     results.parent.mkdir(exist_ok=True)
     print(f"workers killed, code {key} · seed {seed} · results in {results}", flush=True)
@@ -79,12 +79,12 @@ def soak(kinds: list[str], kills: int, seed: int) -> list[dict[str, Any]]:
 
 
 def made(records: list[dict[str, Any]], kind: str) -> int:
-    """Kills of a kind."""
+    """Return the number of kills of a kind."""
     return sum(record["states"].count(kind.upper()) for record in records)
 
 
 def killed(site: Site, kinds: list[str], seed: int, number: int) -> dict[str, Any]:
-    """One sweep, whose worker is killed once for each trial, at a moment of the kind; what it came to."""
+    """Run one sweep whose worker is killed once for each trial, at a moment of the kind; return its result."""
     began = time.monotonic()
     rng = np.random.default_rng([seed, KINDS.index(kinds[0]), number])
     name = f"{kinds[0]}_{number}"
@@ -97,7 +97,7 @@ def killed(site: Site, kinds: list[str], seed: int, number: int) -> dict[str, An
 
 
 def came_to_its_end(site: Site, flow_run: str) -> tuple[str, str]:
-    """The state of a sweep's flow run once it is over, or after long; it crashes with its worker and goes on."""
+    """Return the state of a sweep's flow run at its end or after a limit; it crashes with its worker and resumes."""
     over, patience = ("COMPLETED", "FAILED", "CANCELLED"), Patience(PATIENCE)
     while (state := site.state(flow_run))[0] not in over and not patience.over:
         time.sleep(0.5)
@@ -105,27 +105,27 @@ def came_to_its_end(site: Site, flow_run: str) -> tuple[str, str]:
 
 
 def kill(site: Site, name: str, trial: int, kind: str, rng: np.random.Generator) -> str:
-    """Kill the worker a while after a trial's flow run has come to a state; the type of state that it was in then."""
+    """Kill the worker some time after a trial's flow run has entered a state; return the type of its state then."""
 
     def there() -> dict[str, Any] | None:
         of_trial = [run for run in trials_of(site, name) if run["name"].startswith(f"trial {trial}:")]
         return next((run for run in of_trial if run["state_type"] == kind.upper()), None)
 
     found = wait_for(there, f"trial {trial} of {name} {kind}", PATIENCE, every=0.2)
-    if rng.random() < 0.75:  # else at once: the first state, whose name is Pending, is over in tenths of a second
+    if rng.random() < 0.75:  # otherwise at once: the first state, named Pending, is over within 0.1 s
         time.sleep(float(rng.uniform(0.0, DELAYS[kind])))
     send(one(site.home, "worker"), signal.SIGKILL)
     return site.state(found["id"])[0]
 
 
 def trials_of(site: Site, name: str) -> list[dict[str, Any]]:
-    """The flow runs of a sweep's trials."""
+    """Return the flow runs of a sweep's trials."""
     tagged = site.ask("flow_runs/filter", flow_runs={"tags": {"all_": [name]}})
     return [run for run in tagged if run["parent_task_run_id"]]
 
 
 def wrong(site: Site, name: str) -> list[str]:
-    """Faults, where all is to be well: every trial trained to its end, each piece of it once, by one flow run."""
+    """Return faults: every trial must be trained to its end, each part of it once, by one flow run."""
     found = []
     flow_runs = trials_of(site, name)
     if len(flow_runs) != TRIALS or {run["state_type"] for run in flow_runs} != {"COMPLETED"}:
@@ -145,7 +145,7 @@ def wrong(site: Site, name: str) -> list[str]:
 
 
 def main() -> int:
-    """Go on with the kills; 1 where a sweep did not end by itself, or a trial is not there once."""
+    """Run or continue the kills; return 1 if a sweep did not end by itself, or a trial was not trained once."""
     parser = argparse.ArgumentParser(prog="python -m tests.kills.workers", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(4)), help="draws the moments (random)")
     parser.add_argument("--kills", type=int, default=20, help="of each kind (20)")

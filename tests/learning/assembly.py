@@ -1,4 +1,4 @@
-"""Learner, collector and buffer put together as a run does it, for tests that train."""
+"""Learner, collector and buffer assembled as in a run, for tests that train."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def context(
     compiled: bool = False,
     ranks: Any = None,
 ) -> Context:
-    """Context that an algorithm is built from, with `algo` as plain values."""
+    """Return the context of an algorithm, with `algo` as plain values."""
     config = RunConfig(
         algo=build(ALGORITHMS[algo["name"]].Config, algo, "algo."),
         env=EnvConfig(id=spec.id, num_envs=num_envs),
@@ -73,7 +73,7 @@ class Trainer(trainer.Trainer):
         return self
 
     def weights(self) -> dict[str, np.ndarray]:
-        """Parameters as float32 arrays."""
+        """Return parameters as float32 arrays."""
         return {n: p.detach().float().numpy().copy() for n, p in self.learner.agent.named_parameters()}
 
 
@@ -89,7 +89,7 @@ def assemble(
     buffer: BufferConfig | None = None,
     **env: Any,
 ) -> Trainer:
-    """A trainer of algorithm `algo["name"]` on an environment; keys in `env` go to its config."""
+    """Return a trainer of algorithm `algo["name"]` on an environment; keys in `env` go to its config."""
     config = RunConfig(
         algo=build(ALGORITHMS[algo["name"]].Config, algo, "algo."),
         env=EnvConfig(id=env_id, num_envs=num_envs, **env),

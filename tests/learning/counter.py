@@ -1,4 +1,4 @@
-"""Episodes of ten rows that count, and what a world model makes of them."""
+"""Episodes of ten rows with counting observations, and the predictions of a world model for them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LENGTH, COUNT, EPISODE = 16, 8, 10
 
 
 def sequences(rng: np.random.Generator, key: str, show: Callable[[np.ndarray], np.ndarray]) -> Batch:
-    """Rows of episodes of ten, of which `show` makes the observations; reward t / 10 arrives with row t."""
+    """Return rows of episodes of ten with observations by `show`; the reward t / 10 arrives with row t."""
     t = (rng.integers(EPISODE, size=COUNT) + np.arange(LENGTH)[:, None]) % EPISODE  # [L, N]
     last = torch.from_numpy(t == EPISODE - 1)
     rows: dict[str, Any] = {"action": torch.from_numpy(rng.integers(2, size=(LENGTH, COUNT, 1)))}
@@ -32,7 +32,7 @@ def sequences(rng: np.random.Generator, key: str, show: Callable[[np.ndarray], n
 
 
 def observe(learner: Any, batch: Batch, rows: int) -> tuple[ModelState, Tensor]:
-    """States of the first rows, and the actions before each row."""
+    """Return the states of the first rows, and the actions before each row."""
     sequence, world = segment_of(batch.steps, learner.agent.actor), learner.agent.world
     noise = world.rssm.noise(Noise(3, "probe"), rows, COUNT)
     seen = world.encoder.preprocess({key: value[:rows] for key, value in sequence.obs.items()}, 2)
@@ -40,7 +40,7 @@ def observe(learner: Any, batch: Batch, rows: int) -> tuple[ModelState, Tensor]:
 
 
 def continue_open_loop(learner: Any, batch: Batch, key: str) -> tuple[Tensor, Tensor]:
-    """Rows 5 to 9 as they are imagined when 0 to 4 were seen, [5, N, ...], and which are of the same episode."""
+    """Return rows 5 to 9 imagined after rows 0 to 4, [5, N, ...], and which are of the same episode."""
     state, before = observe(learner, batch, 5)
     state, world, made = ModelState(*(part[4] for part in state)), learner.agent.world, list[Tensor]()
     for t in range(5, 10):
@@ -50,28 +50,28 @@ def continue_open_loop(learner: Any, batch: Batch, key: str) -> tuple[Tensor, Te
 
 
 def numbers(t: np.ndarray) -> np.ndarray:
-    """Rows t of an episode as vectors: one-hot, three wide."""
+    """Return rows t of an episode as vectors: one-hot, three wide."""
     return 3 * np.eye(EPISODE, dtype=np.float32)[t]
 
 
 def pictures(t: np.ndarray, side: int) -> np.ndarray:
-    """Rows t of an episode as pictures: a bar that moves to the right."""
+    """Return rows t of an episode as images: a bar that moves to the right."""
     column = np.arange(side) * EPISODE // side == t[..., None]  # [L, N, side]
     return np.broadcast_to(255 * column[:, :, None, :, None].astype(np.uint8), (LENGTH, COUNT, side, side, 1)).copy()
 
 
 def learn_to_count(algorithm: ModuleType, settings: dict[str, Any], seed: int = 0, *, side: int = 0) -> None:
-    """Three hundred gradient steps of a Dreamer on rows that count, and what it has to know behind them.
+    """Train a Dreamer for three hundred gradient steps on counting rows, and check its predictions.
 
     Args:
-        algorithm: module of its mathematics.
-        settings: of it, with a head for episodes' ends.
-        seed: of weights and rows.
-        side: of the pictures that rows are; 0: they are vectors.
+        algorithm: module of the algorithm.
+        settings: its config, with a continue head.
+        seed: for weights and rows.
+        side: size of the images; 0: rows are vectors.
 
     Raises:
-        AssertionError: rewards are off by 5 % of their variance, ends are not known, or what is imagined up to five
-            steps on within an episode is not better by far than the mean of all.
+        AssertionError: the reward error is above 5 % of the variance, ends are not predicted, or rows imagined up to
+            five steps ahead within an episode are not much better than the mean of all.
     """
     rng, rows = np.random.default_rng(seed), {"per_rank_batch_size": COUNT, "per_rank_sequence_length": LENGTH}
     action = ActionSpec("Discrete", (), "int64", (2,), (0,))

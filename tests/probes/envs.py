@@ -10,7 +10,7 @@ from gymnasium import spaces
 
 
 class Endless(gymnasium.Env):
-    """Reward 1 at every step, nothing to see, cut after 10 steps: V = 1/(1-γ) everywhere."""
+    """Reward 1 at every step, no observation, truncated after 10 steps: V = 1/(1-γ) everywhere."""
 
     observation_space = spaces.Box(0, 1, (1,), np.float32)
     action_space = spaces.Discrete(2)
@@ -26,7 +26,7 @@ class Endless(gymnasium.Env):
 
 
 class Countdown(gymnasium.Env):
-    """Reward 1 at every step, over after 5, the age in sight: V(t) = (1-γ^(5-t))/(1-γ)."""
+    """Reward 1 at every step, terminated after 5, the age is observed: V(t) = (1-γ^(5-t))/(1-γ)."""
 
     observation_space = spaces.Discrete(6)
     action_space = spaces.Discrete(2)
@@ -42,7 +42,7 @@ class Countdown(gymnasium.Env):
 
 
 class Windfall(gymnasium.Env):
-    """Reward 100 right after the start, then nothing until the cut: V(start) = 100, V(later) = 0."""
+    """Reward 100 after the first step, then 0 until truncation: V(start) = 100, V(later) = 0."""
 
     observation_space = spaces.Discrete(2)
     action_space = spaces.Discrete(2)
@@ -58,7 +58,7 @@ class Windfall(gymnasium.Env):
 
 
 class Generous(gymnasium.Env):
-    """Pays the action itself, from a Box that lies off zero; refuses what is outside of it."""
+    """Reward is the action itself, from a Box that does not contain 0; other actions are refused."""
 
     observation_space = spaces.Box(0, 1, (1,), np.float32)
     action_space = spaces.Box(2.0, 5.0, (2,), np.float32)
@@ -72,7 +72,7 @@ class Generous(gymnasium.Env):
         return np.ones(1, np.float32), float(action.mean()), True, False, {}
 
 
-# The action that a signal of 0 and of 1 asks for, in every discrete space there is.
+# The right action for a signal of 0 and of 1, in every kind of discrete space.
 ACTION_SPACES: dict[str, tuple[spaces.Space, tuple[Any, Any]]] = {
     "discrete": (spaces.Discrete(3, start=1), (1, 3)),
     "multi_discrete": (spaces.MultiDiscrete([2, 3], start=[1, -1]), ([1, 1], [2, -1])),
@@ -86,7 +86,7 @@ OBS_SPACES: dict[str, spaces.Space] = {
 
 
 class Signal(gymnasium.Env):
-    """One step an episode: pays the share of sub-actions that are what the signal asks for.
+    """One step per episode: the reward is the share of sub-actions that the signal asks for.
 
     Args:
         action: key of `ACTION_SPACES`.
@@ -117,13 +117,13 @@ class Signal(gymnasium.Env):
 
 
 class Dot(gymnasium.Env):
-    """A bright dot on a dark picture of 16 × 16 pixels, to be pushed to the middle and kept there.
+    """Bright dot on a dark image of 16 × 16 pixels, to be pushed to the center and kept there.
 
-    Pays 1 less the distance from the middle, of which the edge is 1 away, at each of 10 steps. A push moves it by a
-    quarter of that at most. Where it begins is uniform over the picture.
+    The reward is 1 minus the distance from the center, which is 1 at the edge, at each of 10 steps. A push moves it
+    by at most a quarter of that distance. The start is uniform over the image.
 
     Args:
-        goal: not to the middle, but to a place that the vector `state` says.
+        goal: the target is not the center, but a place that the vector `state` gives.
     """
 
     action_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
@@ -140,22 +140,22 @@ class Dot(gymnasium.Env):
         return self.shown(), {}
 
     def shown(self) -> Any:
-        """Each pixel the brighter, the nearer the dot is."""
+        """Return the image: the nearer the dot, the brighter a pixel."""
         along = np.exp(-np.square(7.5 + 6.5 * self.place[:, None] - np.arange(16)) / 3)  # [2, 16]
         picture = (255 * along[0][:, None] * along[1]).astype(np.uint8)[..., None]
         return {"rgb": picture, "state": self.wanted} if self.goal else picture
 
     def step(self, action: np.ndarray) -> Any:
         self.age += 1
-        self.place = np.clip(self.place + action / 4, -1, 1).round(3)  # the last bits of an action change nothing
+        self.place = np.clip(self.place + action / 4, -1, 1).round(3)  # the last bits of an action have no effect
         return self.shown(), 1.0 - float(np.abs(self.place - self.wanted).max()), False, self.age == 10, {}
 
 
 class Picture(gymnasium.Env):
-    """Pays half for what the image asks for, half for what the vector does, at every step anew.
+    """Half of the reward is for the action that the image asks for, half for the vector, new in every step.
 
     Args:
-        layout: where the channels of the image are, "first" or "last".
+        layout: axis of the image's channels, "first" or "last".
         length: actions of an episode.
     """
 
@@ -173,7 +173,7 @@ class Picture(gymnasium.Env):
         return self.shown(), {}
 
     def shown(self) -> Any:
-        """Noise, the left half of it brighter, or the right one; the sign."""
+        """Return noise whose left or right half is brighter, and the sign."""
         self.wanted = self.np_random.integers(0, 2, 2)
         image = self.np_random.integers(0, 128, self.shape, np.uint8)
         columns = image if self.shape[0] == 3 else np.moveaxis(image, -1, 0)
@@ -187,7 +187,7 @@ class Picture(gymnasium.Env):
 
 
 class Flash(gymnasium.Env):
-    """An image that is lit at first or is not, dark afterwards: the second action is paid where it tells which."""
+    """An image is lit at first or not, and dark afterwards: the second action is rewarded if it matches."""
 
     observation_space = spaces.Box(0, 255, (36, 36, 1), np.uint8)
     action_space = spaces.Discrete(2)
@@ -204,9 +204,9 @@ class Flash(gymnasium.Env):
 
 
 class Recall(gymnasium.Env):
-    """A cue, shown once: the answer to the last of `length` observations is paid 1 where it tells the cue, -1 else.
+    """A cue, shown once: the answer to the last of `length` observations is rewarded with 1 if it matches, else -1.
 
-    An agent that sees the newest observation alone earns 0, whatever it does.
+    An agent that sees only the newest observation earns 0.
     """
 
     observation_space = spaces.Box(-1, 1, (2,), np.float32)

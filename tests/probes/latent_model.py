@@ -1,6 +1,6 @@
-"""A world model as an outside author writes one: latents are stored with the rows, read by a loss and written back.
+"""World model as an external author could write it: latents are stored with rows, read by a loss and written back.
 
-The conformance suite must pass it and reject each of its mutants (tests/contract/test_conformance_mutants.py).
+The conformance suite must accept it and reject each of its mutants (tests/contract/test_conformance_mutants.py).
 """
 
 from __future__ import annotations

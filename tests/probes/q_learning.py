@@ -1,7 +1,7 @@
-"""Twin Q-learning from a replay memory: off-policy, prefilled at random, two losses, a target network, a carry.
+"""Twin Q-learning from a replay buffer: off-policy, random prefill, two losses, a target network, a carry.
 
-Nothing of the product knows it. It stands for what is to come: whatever it needs of the loop, of checkpoints, of ranks
-and of conformance, other off-policy algorithms need too.
+It is not part of the product. It stands for future off-policy algorithms: they need the same from the loop, from
+checkpoints, from ranks and from conformance.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Config(AlgorithmConfig):
 
 
 class Agent(nn.Module):
-    """Q of each of A actions, the mean of two; the carry counts the rows of an episode, for nothing but tests."""
+    """Q of each of A actions, the mean of two; the carry counts the rows of an episode, only for tests."""
 
     def __init__(self, config: Config, spec: EnvSpec, distribution: str, rng: torch.Generator) -> None:
         super().__init__()

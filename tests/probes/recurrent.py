@@ -1,4 +1,4 @@
-"""A policy that remembers, in the place of Q-learning's: an LSTM's state and two more types in one nested carry."""
+"""Recurrent policy in place of that of Q-learning: an LSTM state and two more types in one nested carry."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ UNITS = 3
 
 
 class Agent(q_learning.Agent):
-    """An agent whose actions count the rows of an episode, 0 at the first, modulo the number of actions."""
+    """Agent whose actions count the rows of an episode, 0 at the first, modulo the number of actions."""
 
     def __init__(self, config: q_learning.Config, spec: EnvSpec, distribution: str, rng: torch.Generator) -> None:
         super().__init__(config, spec, distribution, rng)
@@ -38,7 +38,7 @@ class Agent(q_learning.Agent):
 
 
 class TwoCounts(q_learning.Agent):
-    """Counts an episode's rows by ones under `h` and by tens under `c`; `act` writes them in another order."""
+    """Counts the rows of an episode by ones under `h` and by tens under `c`; `act` returns them in another order."""
 
     def initial(self, batch_size: int) -> dict[str, Tensor]:
         return {"h": torch.zeros(batch_size), "c": torch.zeros(batch_size)}
@@ -49,6 +49,6 @@ class TwoCounts(q_learning.Agent):
 
 
 def use(monkeypatch: pytest.MonkeyPatch, agent: type[nn.Module] = Agent) -> None:
-    """Let `algo.name=q_learning` be this."""
+    """Replace the agent of `algo.name=q_learning`."""
     monkeypatch.setitem(ALGORITHMS, "q_learning", q_learning)
     monkeypatch.setattr(q_learning, "Agent", agent)

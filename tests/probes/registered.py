@@ -1,4 +1,4 @@
-"""The probe of a world model as a plugin: `SHEPHERD_PLUGINS=tests.probes.registered`."""
+"""The world model of the probes as a plugin: `SHEPHERD_PLUGINS=tests.probes.registered`."""
 
 from __future__ import annotations
 

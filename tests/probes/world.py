@@ -1,9 +1,9 @@
-"""A small world model with a critic and an actor in it, and all that the large ones will need of the core.
+"""Small world model with critic and actor, which uses everything that large ones need from the core.
 
-Sequences of 16 from a memory, a picture and numbers, a nested carry (dicts, tuples, a list), a latent that is kept
+Sequences of 16 from a buffer, an image and numbers, a nested carry (dicts, tuples, a list), a latent that is stored
 with its row and written back, a loop over time that compiles as one operation, dropout, three optimizers of which two
-are in a list, losses that hand tensors to the next, a target. Nothing of the product knows it; it learns little, for it
-is there for what every algorithm promises.
+are in a list, losses that pass tensors to the next, a target. It is not part of the product and learns little, because
+it only tests the guarantees for all algorithms.
 """
 
 from __future__ import annotations
@@ -64,14 +64,14 @@ class Config(AlgorithmConfig):
 
 
 class State(NamedTuple):
-    """State of the model, of now: h [..., UNITS], z [..., LATENTS]."""
+    """Current state of the model: h [..., UNITS], z [..., LATENTS]."""
 
     h: Tensor
     z: Tensor
 
 
 class Core(nn.Module):
-    """One step of the model; forgets where an episode opens."""
+    """One step of the model; resets where an episode opens."""
 
     def __init__(self, features: int, actions: int, rng: torch.Generator) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ class Core(nn.Module):
         self.prior = linear(UNITS, LATENTS, rng, None)
 
     def forward(self, state: State, action: Tensor, features: Tensor, is_first: Tensor, noise: Tensor) -> Any:
-        """The state after an observation, with `noise` in its z; the means of z before and after it."""
+        """Return the state after an observation, with `noise` in its z, and the prior and posterior means of z."""
         keep = (~is_first).unsqueeze(-1).to(features)
         h, z, action = state.h * keep, state.z * keep, action * keep
         h = self.cell(self.inputs(torch.cat([z, action], -1)).tanh(), h)
@@ -90,7 +90,7 @@ class Core(nn.Module):
 
 
 class World(nn.Module):
-    """Encoder, core, and the decoder that says what comes of a state: reward and vector."""
+    """Encoder, core, and the decoder that predicts reward and vector from a state."""
 
     def __init__(self, config: Config, spec: EnvSpec, rng: torch.Generator) -> None:
         super().__init__()
@@ -102,7 +102,7 @@ class World(nn.Module):
 
 
 class Agent(nn.Module):
-    """Acts by the state that the model has of an episode."""
+    """Acts by the state that the model has for an episode."""
 
     def __init__(self, config: Config, spec: EnvSpec, distribution: str, rng: torch.Generator) -> None:
         super().__init__()
@@ -121,7 +121,7 @@ class Agent(nn.Module):
         state, _ = self.world.core(State(*carry["model"]["state"]), carry["said"][0], features, is_first, noise)
         logits = self.actor(torch.cat(state, -1))
         if not greedy and rng is not None:
-            logits = logits - rng.exponential(count, self.actions).log()  # Gumbel's: the largest is a sample
+            logits = logits - rng.exponential(count, self.actions).log()  # Gumbel noise: the largest is a sample
         action = logits.argmax(-1, keepdim=True)
         said = self.one_hot(action)
         return {"said": [said], "model": {"state": tuple(state)}}, action, {"z": state.z}
@@ -137,7 +137,7 @@ class Agent(nn.Module):
 
 
 class Sequence(NamedTuple):
-    """Rows [L, N] in the order that the model takes them, and the state before the first."""
+    """Rows [L, N] in the order of the model, and the state before the first."""
 
     obs: dict[str, Tensor]
     before: Tensor
@@ -168,10 +168,10 @@ class Learner(protocols.Learner):
         self.step = Step(self.gradient_step, [self.model, *self.others], [self.target], context)
 
     def update(self, batch: Batch, rng: np.random.Generator) -> Metrics:
-        """Three steps on sequences [L, N]; the latents that they were found to have go back into the memory."""
+        """Take three steps on sequences [L, N] and write the new latents back into the buffer."""
         step, steps = transitions(batch), batch.steps
         said = self.agent.one_hot(steps.action)
-        before = torch.cat([steps.carry["said"][0].unsqueeze(0), said[:-1]])  # what the agent had said before each row
+        before = torch.cat([steps.carry["said"][0].unsqueeze(0), said[:-1]])  # outputs of the agent before each row
         discount = self.config.gamma * (~step.terminated).float()
         begin = State(*steps.carry["model"]["state"])
         rows = (steps.obs, before, said, steps.is_first, step.reward, discount, step.weight)
@@ -183,7 +183,7 @@ class Learner(protocols.Learner):
         return found
 
     def gradient_step(self, batch: Sequence, rng: Noise) -> Metrics:
-        """Model, critic, actor, target: each loss has what the one before it found."""
+        """Train model, critic, actor and target: each loss uses results of the one before."""
         critic, actor = self.others
         model = self.model.minimize(batch, rng)
         value = critic.minimize(batch, model.aux)
@@ -192,7 +192,7 @@ class Learner(protocols.Learner):
         return model.metrics | value.metrics | choice.metrics | {"Info/norm": model.norm, "z": model.aux["z"]}
 
     def model_loss(self, batch: Sequence, rng: Noise) -> Any:
-        """Distance of the decoder from rewards and vectors, of prior from posterior; states [L, N] for later."""
+        """Return the distances of decoder from rewards and vectors and of prior from posterior; states [L, N]."""
         world = self.agent.world
         noise = rng.normal(*batch.weight.shape, LATENTS)
         xs = {"obs": world.encoder(batch.obs, 2), "action": batch.before, "first": batch.is_first, "z": noise}
@@ -216,7 +216,7 @@ class Learner(protocols.Learner):
         return *found, {"latent": latent.detach(), "z": states.z.detach()}
 
     def critic_loss(self, batch: Sequence, aux: dict[str, Tensor]) -> Any:
-        """TD(0) on the model's states; the advantages [L-1, N] for the actor."""
+        """Return TD(0) on the model's states; the advantages [L-1, N] for the actor."""
         latent = aux["latent"]
         value = self.critic(latent[:-1]).squeeze(-1)
         then = self.target.module(latent[1:]).squeeze(-1)
@@ -225,7 +225,7 @@ class Learner(protocols.Learner):
         return *reduce_loss(loss, weight, Loss__value_loss=loss), {"advantage": error.detach()}
 
     def actor_loss(self, batch: Sequence, aux: dict[str, Tensor], found: dict[str, Tensor]) -> Any:
-        """-A log π(a|s) of the actions that were taken."""
+        """Return -A log π(a|s) of the taken actions."""
         logprob = (self.agent.actor(aux["latent"][:-1]).log_softmax(-1) * batch.said[:-1]).sum(-1)
         loss = (-found["advantage"] * logprob).flatten()
         return reduce_loss(loss, batch.weight[:-1].flatten(), Loss__policy_loss=loss)
