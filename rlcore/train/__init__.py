@@ -1,1 +1,1 @@
-"""Trainers: of a config, of a run directory, and the trainer process."""
+"""Training: `Trainer` trains a config, `RunTrainer` a run directory, and `TrainerServer` a run in its own process."""

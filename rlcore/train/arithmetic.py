@@ -1,4 +1,7 @@
-"""Count of the operations of a run, from a dry run that executes only the first gradient step and counts the others."""
+"""Estimate of the number of torch operations of a run, from a short dry run in random environments.
+
+The dry run executes the first gradient step; further gradient steps are only counted.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +24,10 @@ LONGEST = 4_096  # maximum number of these rows, if none of them leads to a grad
 
 
 def count(config: RunConfig, spec: EnvSpec) -> Arithmetic | None:
-    """Count the operations of a run, or return None if they cannot be counted.
+    """Estimate the number of gradient steps of a run, and the operations and FLOPs of one gradient step.
 
-    The result depends only on the config and the spec, not on a clock or a cache.
+    Return None if they cannot be counted, for example because the algorithm fails on random observations. The result
+    depends only on the config and the spec, not on a clock or a cache.
     """
     ranks = NullRanks()
     ranks.size = config.fabric.ranks

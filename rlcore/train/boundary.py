@@ -1,4 +1,7 @@
-"""Boundaries between iterations: when to save, evaluate and stop. Only the config and the scores decide."""
+"""Boundaries: the points between iterations at which a run is saved or evaluated, or ends.
+
+Only the config and the mean returns of evaluations determine them.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,8 @@ class Boundary:
 
     Attributes:
         policy_steps: number of policy steps taken so far.
-        due: subset of ("checkpoint", "evaluate"), in this order; an evaluation always follows a checkpoint.
+        due: what must be done at this point: "checkpoint", "evaluate", both (in this order), or nothing. An evaluation
+            is always preceded by a checkpoint.
         done: True if training is over.
         reason: reason for the end: "finished", "dry_run", "target_return" or "plateau"; None if training continues.
     """
@@ -29,24 +33,28 @@ class Boundary:
 
 
 def next_stop(config: RunConfig, policy_steps: int) -> int:
-    """Return the policy steps of the next boundary: the next checkpoint, the next evaluation, or the end of the run."""
+    """Return the policy step of the next boundary (checkpoint, evaluation or end of the run) after `policy_steps`."""
     distances = config.checkpoint_every, config.evaluation_every
     return min(*((policy_steps // every + 1) * every for every in distances), budget(config))
 
 
 def budget(config: RunConfig) -> int:
-    """Return the number of policy steps of a whole run: whole iterations, at least one."""
+    """Return the number of policy steps of a run.
+
+    This is `algo.total_steps`, rounded down to complete iterations, but at least one iteration.
+    """
     return config.algo.budget(config.width)
 
 
-def boundary_at(config: RunConfig, before: int, policy_steps: int, reason: str | None) -> Boundary:
-    """Return the boundary at `policy_steps`.
+def boundary_at(config: RunConfig, previous: int, policy_steps: int, reason: str | None) -> Boundary:
+    """Return the boundary at `policy_steps`, with the checkpoint and evaluation that are due.
 
     Args:
         config: provides the intervals of checkpoints and evaluations.
-        before: policy steps at the previous boundary. Everything scheduled after it is due now.
-        policy_steps: current policy steps, which also name the checkpoint and the evaluation. At the end of the budget,
-            everything scheduled up to `algo.total_steps` is due, even if the last steps do not fill an iteration.
+        previous: policy steps at the previous boundary. A checkpoint or evaluation is due if it is scheduled at a step
+            s with previous < s <= policy_steps.
+        policy_steps: current policy steps. If training has used its budget, everything that is scheduled up to
+            `algo.total_steps` is due, because the last incomplete iteration is not trained.
         reason: reason for the end of training; None if training continues.
 
     Returns:
@@ -55,7 +63,7 @@ def boundary_at(config: RunConfig, before: int, policy_steps: int, reason: str |
     after = max(policy_steps, config.algo.total_steps) if reason == "finished" else policy_steps
 
     def passes(every: int) -> bool:
-        return after // every > before // every
+        return after // every > previous // every
 
     evaluate = passes(config.evaluation_every)
     save = evaluate or passes(config.checkpoint_every)
@@ -69,7 +77,7 @@ def boundary_at(config: RunConfig, before: int, policy_steps: int, reason: str |
 def is_scheduled(config: RunConfig, policy_steps: int) -> bool:
     """Return True if `checkpoint.every` or the end of the budget requires a checkpoint at `policy_steps`.
 
-    Evaluations and interruptions write further checkpoints.
+    Checkpoints are also written before evaluations and after interruptions; for these, the result is False.
     """
     every, rows = config.checkpoint_every, config.algo.collect_length * config.width
     return policy_steps >= budget(config) or policy_steps // every > (policy_steps - rows) // every
@@ -85,7 +93,7 @@ def stop_reason(
         iterations: number of finished iterations.
         updates: number of gradient steps taken so far; a dry run ends after the first.
         policy_steps: number of policy steps taken so far.
-        scores: policy steps -> mean return of the evaluation there; scores beyond `policy_steps` are ignored.
+        scores: policy step of an evaluation -> its mean return. Evaluations after `policy_steps` are ignored.
 
     Returns:
         "finished", "dry_run", "target_return", "plateau" or None.

@@ -27,9 +27,9 @@ def build_algorithm(context: Context) -> tuple[Learner, Buffer, TrainingSchedule
 
 
 def check_metrics(metrics: Metrics) -> Metrics:
-    """Return the metrics of an update; raise a RunError with the name of a metric that is not a single number.
+    """Return the argument unchanged; raise a RunError with the name of a metric that is not a single number.
 
-    Only shapes are checked, so that the check does not wait for a device.
+    Only shapes are checked, not values, so that the check does not wait for computations on a GPU.
     """
     for name, value in metrics.items():
         shape = [*getattr(value, "shape", ())]

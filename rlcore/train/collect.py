@@ -26,21 +26,23 @@ Act = Callable[[dict[str, Tensor], Tensor], tuple[Tensor, Tensor, dict[str, Tens
 
 
 class Collector:
-    """Collector of trajectories [T, B] from B environments; owns their state, the agent's carry and the step counts.
+    """Collector of trajectories [T, B] from B environments.
 
-    Data of NumPy environments is copied once into rows in host memory. If the agent is on a GPU, each row is copied
-    there once. Data of environments on a device stays on that device.
+    It keeps the last time step, the recurrent state of the agent (carry), and the numbers of steps.
+
+    Data of NumPy environments is copied once, into a staging buffer in host memory. If the agent is on a GPU, each time
+    step is then copied once to the GPU. Data of environments that run on a GPU stays on that GPU.
 
     Args:
-        envs: environments, stepped together; reset by the collector.
-        agent: chooses the actions; the learner updates it in place.
-        rng: source of all action noise.
+        envs: vectorized environment with B environments; the collector resets it.
+        agent: chooses the actions; the learner updates its weights in place.
+        rng: random stream for sampling actions.
         device: device of the agent and of the returned trajectories.
-        autocast: context manager around every call of the agent (mixed precision).
-        learned: transformation of the environments' rewards; None: unchanged.
-        ranks: processes that collect together; None: only this one.
-        prefill: noise stream of random actions; None if there are none.
-        compiler: compiles acting into one function (`rlcore.compiled.acting`); None: it runs uncompiled.
+        autocast: function that returns a context manager for each call of the agent (mixed precision).
+        learned: function that transforms the environments' rewards into those to learn from; None: unchanged.
+        ranks: ranks (processes) that collect together; None: only this process.
+        prefill: random stream for uniformly random actions; None if `collect(random=True)` is never called.
+        compiler: compiles the choice of actions into one function (`rlcore.compiled.acting`); None: no compilation.
     """
 
     def __init__(
@@ -83,12 +85,13 @@ class Collector:
 
         Args:
             length: T.
-            random: draw actions uniformly, and convert them to the agent's form. The agent is not called, and its carry
-                does not change, except for its history.
+            random: True to draw actions uniformly from the action space. The agent does not act, and its recurrent
+                state does not change; only its history of past frames is updated, if it has one.
 
         Returns:
-            The trajectory [T, B], and the time step [B] after it as a `Trajectory` without the dimension T. Its action
-            repeats the last one. Both share memory that the next call overwrites.
+            The trajectory [T, B], and the time step [B] that follows it, as a `Trajectory` without the dimension T. The
+            action of that time step is a placeholder: a copy of the last action. The next call of `collect` overwrites
+            the memory of both.
         """
         began = wall()
         time_step = self.arrival if self.arrival is not None else self.envs.reset()
@@ -117,10 +120,13 @@ class Collector:
         return self._steps(staging, chosen, carry)
 
     def _compile(self, staging: StagingBuffer) -> None:
-        """Compile acting once, if there is a compiler; also before random actions, so that errors occur early."""
+        """Compile the choice of actions at the first call, if there is a compiler.
+
+        This happens also if the first actions are random, so that errors of the compilation occur early.
+        """
         if self._compiler is not None and self._acting is None and self.compiled is not False:
-            (obs, _), again = staging.show(0), bool(self.compiled)  # a resumed run must act as before
-            self._acting = compile_acting(self.agent, self.carry, obs, self._compiler, self.autocast, again)
+            (obs, _), required = staging.show(0), bool(self.compiled)  # a resumed run must act as before
+            self._acting = compile_acting(self.agent, self.carry, obs, self._compiler, self.autocast, required)
             self.compiled = self._acting is not None
 
     def _acts(self, length: int) -> Act:
@@ -131,7 +137,10 @@ class Collector:
         return self._act_compiled
 
     def _act(self, obs: dict[str, Tensor], is_first: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        """Return the action in the agent's form [B, A], the action for the environments [B, *shape], and the extras."""
+        """Return actions in the agent's format [B, A], in the environment's format [B, *shape], and the extras.
+
+        Extras are further tensors that the agent returns, such as log-probabilities.
+        """
         with self._precision():
             carry, action, extras = self.agent.act(self.carry, obs, is_first, self.rng, False)
         self.carry = fit(self._form, carry)
@@ -170,7 +179,10 @@ class Collector:
         return steps, last
 
     def state_dict(self) -> State:
-        """Return the state of environments, last time step, carry, noise streams, compilation and counts."""
+        """Return the state that `collect` depends on.
+
+        It contains the environments, last time step, carry, random streams, step counts, and if acting is compiled.
+        """
         return {
             "envs": self.envs.state_dict(),
             "arrival": None if self.arrival is None else columns(self.arrival),
@@ -183,7 +195,7 @@ class Collector:
         }
 
     def load_state_dict(self, state: State) -> None:
-        """Continue from a `state_dict`."""
+        """Restore the state that `state_dict` returned."""
         self.envs.load_state_dict(state["envs"])
         device = getattr(self.envs, "device", None)  # only environments that return tensors have one
         rows = state["arrival"] and {k: v if device is None else v.to(device) for k, v in state["arrival"].items()}
@@ -198,5 +210,5 @@ class Collector:
 
 
 def _stack(parts: list[Tensor]) -> Tensor:
-    """Return the rows as one tensor [T, ...]; a single row is not copied."""
+    """Stack T tensors into one tensor [T, ...]. If T = 1, the data is not copied."""
     return parts[0][None] if len(parts) == 1 else torch.stack(parts)

@@ -20,7 +20,7 @@ from rlcore.types import State
 def parameters(learner: Learner) -> dict[str, nn.Parameter]:
     """Return the parameters of a learner by name, such as `agent.head.weight`.
 
-    A parameter that several components share is returned once, with the name of the first of them.
+    A parameter that belongs to several components is returned once, with its name in the first component.
     """
     named: dict[int, tuple[str, nn.Parameter]] = {}
     for at, part in learner.components().items():
@@ -34,7 +34,8 @@ def parameters(learner: Learner) -> dict[str, nn.Parameter]:
 def check_finite(state: State, policy_steps: int) -> None:
     """Raise a RunError if the state of a learner contains NaN or infinity.
 
-    The metrics of the last update do not show non-finite parameters; those of the next one would.
+    The metrics of an update are computed before its optimizer step. Parameters that became non-finite in the last
+    update are therefore not visible in its metrics.
     """
     for name, leaf in name_leaves(state, "").items():  # leaves also include numbers and strings
         if torch.is_tensor(leaf) and not leaf.isfinite().all():
@@ -42,22 +43,23 @@ def check_finite(state: State, policy_steps: int) -> None:
 
 
 def start_from(learner: Learner, state: Mapping[str, Any], source: str) -> str:
-    """Load the weights of another run into every `transferable_components` whose shapes match.
+    """Load the weights of another run into a learner.
 
-    If the state of a target network is missing and its online network was loaded, the target becomes a copy of it.
+    Each component that `learner.transferable_components` lists is loaded if the state contains it and its shapes match.
+    A target network that was not loaded becomes a copy of its online network if the online network was loaded.
 
     Args:
         learner: receives the weights; its optimizers and random streams keep their initial state.
-        state: component -> state, from another learner.
-        source: origin of the state, for messages.
+        state: component -> state, from the learner of the other run.
+        source: run or checkpoint from which the state comes, for messages.
 
     Returns:
-        A message with the loaded components, and those that keep their initial weights, with the reason.
+        A message that lists the loaded components, and the components that keep their initial weights with the reason.
 
     Raises:
-        UserError: If the shapes of the agent differ; nothing was loaded.
+        UserError: If the shapes of the component "agent" differ. In this case, nothing was loaded.
     """
-    taken, left = list[str](), dict[str, str]()
+    loaded, left = list[str](), dict[str, str]()
     parts = learner.components()
     for name in sorted(learner.transferable_components, key=lambda name: name != "agent"):
         part = parts[name]
@@ -67,21 +69,21 @@ def start_from(learner: Learner, state: Mapping[str, Any], source: str) -> str:
         wrong = describe_mismatch(state[name], part.state_dict())
         if wrong is None:
             part.load_state_dict(state[name])
-            taken.append(name)
+            loaded.append(name)
         elif name == "agent":
             raise UserError(f"init_from={source}: {wrong}; use the algo and env keys of that run")
         else:
             left[name] = wrong
     copies = list[str]()
     for name, part in parts.items():
-        if name in taken or not isinstance(part, Target):
+        if name in loaded or not isinstance(part, Target):
             continue
-        if online := [at for at in taken if _module(parts[at]) is part.online]:
+        if online := [at for at in loaded if _module(parts[at]) is part.online]:
             part.copy()
             left.pop(name, None)
             copies.append(f"; {name}: copy of {online[0]}")
     rest = f"; newly initialized: {', '.join(f'{name} ({why})' for name, why in left.items())}" if left else ""
-    return f"init_from={source}: loaded {', '.join(taken)}{''.join(copies)}{rest}"
+    return f"init_from={source}: loaded {', '.join(loaded)}{''.join(copies)}{rest}"
 
 
 def _module(part: Any) -> Any:

@@ -42,7 +42,10 @@ def set_switches(config: RunConfig) -> None:
 
 
 def refuse_changed_switches(before: Switches) -> None:
-    """Raise an EnvironmentFault, and reset the switches, if an environment changed torch's global switches."""
+    """Raise an EnvironmentFault if torch's global switches differ from `before`; also reset them to `before`.
+
+    Call `read_switches` before code of an environment runs, and this function after it.
+    """
     if read_switches() != before:
         changes = ", ".join(set_switches_back(before))
         raise EnvironmentFault(
@@ -61,13 +64,13 @@ def refuse_default_dtype() -> None:
 
 
 class FabricRanks:
-    """Ranks of a Fabric, with the interface of `rlcore.types.Ranks`."""
+    """Ranks (training processes) of a Lightning Fabric object, with the interface `rlcore.types.Ranks`."""
 
     def __init__(self, fabric: Fabric) -> None:
         self.fabric, self.rank, self.size = fabric, fabric.global_rank, fabric.world_size
 
     def sum(self, value: Tensor) -> Tensor:
-        """Return the sum over all ranks."""
+        """Return the sum of the tensors of all ranks. All ranks must call this method together."""
         if self.size == 1:
             return value
         refuse_sum_over_ranks()
@@ -76,7 +79,10 @@ class FabricRanks:
         return total.to(value.device)
 
     def gather(self, value: Any) -> list[Any]:
-        """Return the values of all ranks, in rank order. They are encoded by `nested_state`; pickle is not used."""
+        """Return the values of all ranks, in rank order. All ranks must call this method together.
+
+        Values are nested states: mappings, sequences, tensors, numbers and strings. They are not pickled.
+        """
         if self.size == 1:
             return [value]
         own = torch.frombuffer(_to_bytes(value), dtype=torch.uint8).to(self.fabric.device)

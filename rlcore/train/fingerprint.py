@@ -1,4 +1,7 @@
-"""Fingerprint of a run: two runs with equal fingerprints train to identical bits."""
+"""Fingerprint of a run: all settings and versions that affect its results. Equal fingerprints give identical bits.
+
+It has two halves: `learning` (config keys that affect training) and `machine` (device, threads, versions and code).
+"""
 
 from __future__ import annotations
 
@@ -26,23 +29,25 @@ LIBRARIES = ("torch", "numpy", "gymnasium", "lightning-fabric", "safetensors")
 
 
 def fingerprint(config: RunConfig, device: torch.device, tier: str, compiled: str) -> dict[str, Any]:
-    """Return the fingerprint of a run in this process.
+    """Return the fingerprint of a run that is trained in this process.
 
     Args:
-        config: the run's config; its learning half is part of the fingerprint.
+        config: config of the run. The keys that affect training are part of the fingerprint.
         device: device of the networks.
-        tier: resume tier of the environment.
+        tier: method by which unfinished episodes continue on resume: "snapshot", "replay" or "boundary".
         compiled: how gradient steps are computed, as returned by `rlcore.compiled.when_to_compile.decide`.
 
     Returns:
-        `learning` (must be equal on resume), `machine` (a difference is logged, because bits may differ) and `digest`.
+        A dict with `learning`, `machine` and `digest`. A run can only be resumed if `learning` is equal. If `machine`
+        differs, the run can be resumed, but its bits may differ, so the difference is logged. `digest` is the SHA-256
+        hash of both.
     """
-    whole = {"learning": learning_settings(config, tier, compiled), "machine": machine(config, device, compiled)}
-    return whole | {"digest": hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()}
+    halves = {"learning": learning_settings(config, tier, compiled), "machine": machine(config, device, compiled)}
+    return halves | {"digest": hashlib.sha256(json.dumps(halves, sort_keys=True).encode()).hexdigest()}
 
 
 def machine(config: RunConfig, device: torch.device, compiled: str) -> dict[str, Any]:
-    """Return the machine half: device, threads, versions, plugins and code of this process."""
+    """Return the half `machine` of the fingerprint: device, threads, versions, plugins and code of this process."""
     cuda = gpu_name(device) if device.type == "cuda" else None
     compiler = find_compiler() if compiled == AHEAD_OF_TIME else None
     return {
@@ -58,9 +63,12 @@ def machine(config: RunConfig, device: torch.device, compiled: str) -> dict[str,
 
 
 def learning_settings(config: RunConfig, tier: str, compiled: str) -> dict[str, Any]:
-    """Return the learning half: learning keys of the config, tier (it determines episode seeds) and compilation.
+    """Return the half `learning` of the fingerprint: all settings that affect training.
 
-    For tier "boundary", also the keys that determine where episodes are cut and which environments share a process.
+    These are the config keys that affect training, the tier, and `compiled`, which states how gradient steps are
+    computed. The tier is the method by which unfinished episodes continue on resume; episode seeds depend on it. With
+    tier "boundary", unfinished episodes are truncated at checkpoints. The intervals of checkpoints and evaluations, and
+    `env.sync_env`, are then included, too.
     """
     boundary = None
     if tier == "boundary":
@@ -71,7 +79,7 @@ def learning_settings(config: RunConfig, tier: str, compiled: str) -> dict[str, 
 
 
 def processor_name() -> str:
-    """Return the model of the processor. Processors differ in the order of floating-point sums."""
+    """Return the name of the processor model. Models differ in the order of floating-point sums."""
     return processor().get("model name") or platform.machine()
 
 

@@ -18,7 +18,13 @@ NOT_A_SIZE = ("algo.total_steps", "seed")
 
 @dataclass(frozen=True)
 class _Number:
-    """Integer of a config, with all keys that share it (networks inherit a default), and the smallest value to try."""
+    """Integer value of a config.
+
+    Attributes:
+        keys: all config keys with this value; several networks may inherit one default.
+        value: the value in the config.
+        low: smallest value to try.
+    """
 
     keys: tuple[str, ...]
     value: int
@@ -26,17 +32,20 @@ class _Number:
 
 
 def largest_fitting(config: RunConfig, fits: Callable[[RunConfig], bool]) -> tuple[str, Any, int] | None:
-    """Find the config value that is too large, among those for which a smaller value makes the config fit.
+    """Find the config value that makes a run too large for the machine.
 
-    If several values qualify, the one with the largest ratio to its default is returned.
+    A value is a candidate if the config fits the machine after reducing only this value. If there are several
+    candidates, the one with the largest ratio to its default is chosen.
 
     Args:
         config: a config that does not fit.
-        fits: returns True if a config fits; must be monotonic: if a value fits, so do all smaller ones.
+        fits: returns True if a config fits. It must be monotonic: if a config fits, so does a config with smaller
+            values.
 
     Returns:
-        Key, value, and the largest value that fits, rounded down to two digits. None if no single value is the cause,
-        or if a replay buffer that fits would be too small for the algorithm.
+        Key, value, and the largest value that fits, rounded down to two significant digits. None if there is no
+        candidate, or if the only candidate is the size of the replay buffer and the algorithm needs a larger buffer
+        than fits.
     """
     suspects = sorted(_numbers(config), key=lambda number: -number.value / max(1, number.low))
     for number in suspects:
@@ -48,7 +57,7 @@ def largest_fitting(config: RunConfig, fits: Callable[[RunConfig], bool]) -> tup
 
 
 def _largest(config: RunConfig, number: _Number, fits: Callable[[RunConfig], bool]) -> int | None:
-    """Return the largest value that fits, rounded down to two digits, or None if none fits."""
+    """Return the largest value that fits, rounded down to two significant digits, or None if no value fits."""
 
     def fit(number: _Number, value: int) -> bool:
         return fits(_with(config, number.keys, value))
@@ -65,7 +74,7 @@ def _largest(config: RunConfig, number: _Number, fits: Callable[[RunConfig], boo
 
 
 def _is_possible(config: RunConfig) -> bool:
-    """Return True if the algorithm accepts the config; its replay buffer must be large enough for a batch."""
+    """Return True if the algorithm accepts the config, for example the size of its replay buffer."""
     try:
         config.algo.check_with(config)
     except UserError:

@@ -2,8 +2,8 @@
 
     memory   of every rank: process, threads, environments (or their processes), parameters, optimizer state and
              gradients, rollout (in the staging buffer and in the learner), replay buffer
-    device   memory of a GPU: everything with which its rank trains
-    disk     the kept checkpoints, the replay buffer, and the rows that each checkpoint adds
+    device   memory of a GPU: networks, optimizer state, gradients, batches and rollout of the rank that uses it
+    disk     the checkpoints that are kept, the replay buffer, and the rows that each checkpoint adds
 
 The estimate does not include activations of gradient steps and compiled code. With images, and for Dreamers, these take
 another 0.2 to 1 GB (docs/results/speed.md lists peaks).
@@ -37,19 +37,19 @@ PER_CORE = 4  # maximum number of ranks per core; a rank computes all the time
 
 @dataclass(frozen=True)
 class TensorSizes:
-    """Sizes of the state of an algorithm.
+    """Sizes of the state of an algorithm. A row is one time step of one environment.
 
     Attributes:
         agent: bytes of the agent's parameters and statistics.
-        beside: bytes of the rest of the learner's state.
+        beside: bytes of all other state of the learner, such as optimizers and target networks.
         capacity: number of rows per environment in the buffer.
-        batch_rows: number of rows of one sampled batch.
-        chunk_rows: number of rows per environment in a chunk of a checkpoint.
-        row: bytes of one row in the buffer; 0: the size in which the environment returns it.
-        on_device: True if the rows are on the agent's device.
-        in_files: True if the rows are in files.
-        countable: False if the networks have too many layers to count.
-        updates: number of gradient steps of each rank in the whole run; None: unknown.
+        batch_rows: number of rows in one batch that is sampled from the buffer.
+        chunk_rows: number of rows per environment in one chunk, the unit in which checkpoints store the buffer.
+        row: bytes of one row in the buffer; 0: the same as in the environment.
+        on_device: True if the buffer stores its rows on the agent's device, False if in host memory.
+        in_files: True if the buffer stores its rows in memory-mapped files.
+        countable: False if the networks have so many layers that counting takes too long.
+        updates: number of gradient steps of each rank in the complete run; None: unknown.
         learned_rows: number of rows per gradient step.
         replay_ratio: gradient steps of a rank per policy step of this rank.
     """
@@ -70,7 +70,11 @@ class TensorSizes:
 
 @dataclass(frozen=True)
 class ResourceEstimate:
-    """Resources of a run in bytes by part: memory and disk of all ranks together, device memory of one rank."""
+    """Resources that a run needs.
+
+    `memory`, `disk` and `device` (GPU memory) map a purpose, such as "replay memory", to bytes. `memory` and `disk`
+    are sums over all ranks; `device` is the need of a single rank.
+    """
 
     memory: dict[str, int] = field(default_factory=dict[str, int])
     device: dict[str, int] = field(default_factory=dict[str, int])
@@ -95,7 +99,10 @@ class ResourceEstimate:
         return None
 
     def sentence(self, free: FreeResources, command: bool = False) -> str:
-        """Return the plan with the needed and the free bytes; `command`: the command's processes are included."""
+        """Return a sentence with the length of the training, and the needed and free bytes of each resource.
+
+        If `command` is True, the needed memory includes the processes of the command, Prefect and MLflow.
+        """
         *needs, last = (
             f"{size(sum(parts.values()))} of {size(available)} free {name}"
             for name, parts, available in self._with(command)._compare(free)
@@ -103,10 +110,10 @@ class ResourceEstimate:
         return f"{self.plan}; needs about {', '.join(needs)} and {last}"
 
     def details(self, free: FreeResources, command: bool = False) -> list[str]:
-        """Return one sentence per resource that lists what needs how many bytes, and one with the replay ratio.
+        """Return one sentence per resource that lists the largest purposes and their bytes.
 
-        The last sentence is omitted without a replay buffer. If `command` is true, the memory includes that of the
-        command, Prefect and MLflow.
+        If there is a replay buffer, the last sentence describes the replay ratio. If `command` is True, the memory
+        includes the processes of the command, Prefect and MLflow.
         """
         resources = self._with(command)._compare(free)
         return [f"{name}: {_list(parts)}" for name, parts, _ in resources] + [self.ratios] * bool(self.ratios)
@@ -115,13 +122,17 @@ class ResourceEstimate:
         return replace(self, memory=self.memory | {"command, Prefect and MLflow": COMMAND}) if command else self
 
     def _compare(self, free: FreeResources) -> list[tuple[str, dict[str, int], int]]:
-        """Return (name, needed bytes by part, free bytes) of each resource."""
+        """Return (name, {purpose: needed bytes}, free bytes) of each resource."""
         resources = [("memory", self.memory, free.memory), ("disk", self.disk, free.disk)]
         return resources if free.device is None else [*resources, ("the GPU's memory", self.device, free.device)]
 
 
 def estimate(config: RunConfig, spec: EnvSpec, counted: TensorSizes | None = None) -> ResourceEstimate:
-    """Return the estimate of a config in an environment; if `counted` is None, without the algorithm's state."""
+    """Estimate the resources that a run needs.
+
+    `counted` contains the sizes of the algorithm's state (`rlcore.train.counting.count`). If it is None, the estimate
+    does not include that state.
+    """
     counted, ranks, width, env = counted or TensorSizes(), config.fabric.ranks, config.width, config.env
     workers, row, gpu = 0 if env.sync_env else width, row_bytes(spec), on_gpu(config)
     past, shown = _window_bytes(spec)
@@ -155,9 +166,9 @@ def estimate(config: RunConfig, spec: EnvSpec, counted: TensorSizes | None = Non
     # An unfinished chunk is written in pieces. Rows newer than the last piece are written again in each checkpoint.
     chunks = replay + chunk + kept * (new + min(new, chunk) + min(new, chunk // PIECES + stored))
     return ResourceEstimate(
-        memory=_there(memory),
-        device=_there(device if gpu else {}),
-        disk=_there({"checkpoints": kept * each, "replay memory": ranks * (chunks + counted.in_files * replay)}),
+        memory=_drop_zeros(memory),
+        device=_drop_zeros(device if gpu else {}),
+        disk=_drop_zeros({"checkpoints": kept * each, "replay memory": ranks * (chunks + counted.in_files * replay)}),
         threads=ranks * config.num_threads + workers,
         busy=1 if gpu else ranks,
         countable=counted.countable,
@@ -167,7 +178,10 @@ def estimate(config: RunConfig, spec: EnvSpec, counted: TensorSizes | None = Non
 
 
 def _window_bytes(spec: EnvSpec) -> tuple[int, int]:
-    """Return the bytes of past frames that acting stores for one environment, and the bytes of one row's stack."""
+    """Return the bytes that frame stacking needs: (past frames of one environment, stacked frames of one row).
+
+    The past frames are those that the agent stores to stack them with the next frame.
+    """
     past, shown = 0, 0
     for part in spec.obs.values():
         if part.window is not None:
@@ -177,22 +191,23 @@ def _window_bytes(spec: EnvSpec) -> tuple[int, int]:
 
 
 def resized(spec: EnvSpec, old: EnvConfig, new: EnvConfig) -> EnvSpec:
-    """Return the spec of an env config that differs only in sizes, without creating its environment.
+    """Return the spec that an environment would have with other sizes, without creating the environment.
+
+    The sizes are `screen_size`, `frame_stack`, `frame_stack_dilation` and `actions_as_observation.num_stack`.
 
     Args:
-        spec: spec of an environment.
-        old: env config of this environment.
-        new: the other env config.
+        spec: spec of the environment with the config `old`.
+        old: config of the environment.
+        new: config with other sizes; all other keys are the same as in `old`.
 
     Returns:
-        The spec with `screen_size`, `frame_stack`, `frame_stack_dilation` and `actions_as_observation.num_stack` of
-        `new`.
+        The spec of the environment with the config `new`.
     """
     obs = dict(spec.obs)
-    before, after = old.actions_as_observation.num_stack, new.actions_as_observation.num_stack
-    if before != after and "action_stack" in obs and before > 0:
+    actions, resized_actions = old.actions_as_observation.num_stack, new.actions_as_observation.num_stack
+    if actions != resized_actions and "action_stack" in obs and actions > 0:
         stack = obs["action_stack"]
-        obs["action_stack"] = replace(stack, shape=(math.prod(stack.shape) // before * max(0, after),))
+        obs["action_stack"] = replace(stack, shape=(math.prod(stack.shape) // actions * max(0, resized_actions),))
     frames = (new.frame_stack, new.frame_stack_dilation)
     for key, part in spec.obs.items():
         if part.window is not None and frames != (old.frame_stack, old.frame_stack_dilation):
@@ -204,7 +219,7 @@ def resized(spec: EnvSpec, old: EnvConfig, new: EnvConfig) -> EnvSpec:
 
 
 def _plan(config: RunConfig, counted: TensorSizes) -> str:
-    """Return a description of policy steps, gradient steps (if known) and device of a run."""
+    """Return a phrase with the policy steps, gradient steps (if known) and device of a run."""
     ranks = f" ({config.fabric.ranks} ranks)" if config.fabric.ranks > 1 else ""
     updates = "" if counted.updates is None else f" with {counted.updates:,} gradient steps"
     steps = f"{config.algo.budget(config.width):,} policy steps{updates}"
@@ -212,7 +227,11 @@ def _plan(config: RunConfig, counted: TensorSizes) -> str:
 
 
 def _ratios(config: RunConfig, counted: TensorSizes) -> str:
-    """Return a description of the gradient steps with replay ratio and train ratio, because papers use either."""
+    """Return a sentence with gradient steps, replay ratio and train ratio; "" if the gradient steps are unknown.
+
+    Some papers state the replay ratio (gradient steps per policy step), others the train ratio (trained rows per policy
+    step).
+    """
     if counted.updates is None:
         return ""
     ratio, rows = counted.replay_ratio, counted.learned_rows
@@ -228,7 +247,7 @@ def on_gpu(config: RunConfig) -> bool:
 
 
 def spell_duration(seconds: float) -> str:
-    """Return a duration as text, in a unit from seconds to days."""
+    """Return a duration as text in a suitable unit, such as "45 s", "12 min", "3.5 h" or "4.0 days"."""
     for unit, length in (("days", 86_400), ("h", 3_600), ("min", 60)):
         if seconds >= 2 * length:
             return f"{seconds / length:.{1 if seconds < 10 * length else 0}f} {unit}"
@@ -236,17 +255,21 @@ def spell_duration(seconds: float) -> str:
 
 
 def _list(parts: dict[str, int]) -> str:
-    """Return the parts that are at least 1 % of the sum as text, largest first."""
-    worth = [part for part in parts.items() if part[1] * 100 >= sum(parts.values())]
-    return ", ".join(f"{name} {size(count)}" for name, count in sorted(worth, key=lambda part: -part[1]))
+    """Return names and sizes of the parts as text, largest first. Parts below 1 % of the sum are omitted."""
+    large = [part for part in parts.items() if part[1] * 100 >= sum(parts.values())]
+    return ", ".join(f"{name} {size(count)}" for name, count in sorted(large, key=lambda part: -part[1]))
 
 
-def _there(parts: dict[str, int]) -> dict[str, int]:
+def _drop_zeros(parts: dict[str, int]) -> dict[str, int]:
     return {name: count for name, count in parts.items() if count}
 
 
 def _count_kept(config: RunConfig) -> int:
-    """Return the maximum number of checkpoints on the disk: kept, best, in progress, and one of an evaluation."""
+    """Return the maximum number of checkpoints that are on the disk at the same time.
+
+    These are the `checkpoint.keep_last` newest ones, the best one, the one that is being written, and possibly one that
+    was written for an evaluation.
+    """
     every, keep = config.checkpoint_every, config.checkpoint.keep_last
     extra = 2 + (config.evaluation_every % every != 0)
     written = math.ceil(config.algo.total_steps / min(every, config.evaluation_every)) + 1

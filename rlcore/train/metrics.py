@@ -24,10 +24,10 @@ SURE = 20  # gradient steps after which every loss was logged; some policies are
 
 
 class MetricsWindow:
-    """Window of `metric.log_every` policy steps whose metrics are reduced to one log point. Does not affect training.
+    """Metrics since the last log point. Every `metric.log_every` policy steps, they are reduced to one log point.
 
     Args:
-        config: interval of log points, and reductions.
+        config: the group `metric` of the config, with the interval of log points and the reductions (mean, max, ...).
     """
 
     def __init__(self, config: MetricConfig) -> None:
@@ -40,7 +40,12 @@ class MetricsWindow:
         self._known: set[str] = set()  # names of all metrics so far; some are not logged in every window
 
     def add(self, metrics: list[Metrics], episodes: list[Episode]) -> None:
-        """Add the metrics of an iteration's updates (see `check_metrics`), and the episodes that ended in it."""
+        """Add the metrics of one iteration.
+
+        Args:
+            metrics: one dict per gradient step; values are numbers or tensors of shape [].
+            episodes: episodes that ended in the iteration; their returns and lengths are added as metrics.
+        """
         for update in metrics:
             for name, value in update.items():
                 self.values.setdefault(name, []).append(value)
@@ -74,9 +79,9 @@ class MetricsWindow:
         return point
 
     def check_finite(self, policy_steps: int, updates: int) -> dict[str, list[float]]:
-        """Return the values of the window; raise a RunError if one is not finite.
+        """Return name -> all values since the last log point; raise a RunError if one of them is not finite.
 
-        The error names the first non-finite metrics and, if possible, their gradient step.
+        The error names the metrics with the earliest non-finite value and, if it can be determined, the gradient step.
         """
         values = self._numbers()
         broken = {
@@ -94,7 +99,7 @@ class MetricsWindow:
         return values
 
     def _numbers(self) -> dict[str, list[float]]:
-        """Return the values as numbers, with a single synchronization for all tensors on the device."""
+        """Return name -> values as Python numbers. All tensors are copied from the device at once."""
         tensors = [value for values in self.values.values() for value in values if isinstance(value, Tensor)]
         read = iter(torch.stack([t.detach().float() for t in tensors]).tolist() if tensors else ())
         return {
@@ -124,7 +129,7 @@ class MetricsWindow:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a `state_dict`."""
+        """Restore the state that `state_dict` returned."""
         self.values, self.start_steps = state["values"], state["start_steps"]
         self.start_updates, self.seconds = state["start_updates"], state["seconds"]
         self._known, self._warned = set(state["known"]), state["warned"]
@@ -136,8 +141,8 @@ class Stopwatch:
     CPU seconds include those of environment processes and of other ranks.
 
     Args:
-        wall: wall-clock seconds before this process.
-        cpu: CPU seconds before this process.
+        wall: wall-clock seconds of training before the run was resumed in this process.
+        cpu: CPU seconds of training before the run was resumed in this process.
     """
 
     def __init__(self, wall: float = 0.0, cpu: float = 0.0) -> None:
@@ -155,10 +160,10 @@ class Stopwatch:
 
     @property
     def wall(self) -> float:
-        """Wall-clock seconds so far."""
+        """Wall-clock seconds of training so far."""
         return self._wall + (wall() - self._since[0] if self._since else 0.0)
 
     @property
     def cpu(self) -> float:
-        """CPU seconds so far."""
+        """CPU seconds of training so far."""
         return self._cpu + (clock()[1] - self._since[1] if self._since else 0.0)

@@ -17,7 +17,10 @@ Part = list[Any]  # [keys, outermost first; value]
 
 
 def parts_of_this_rank(state: State, ranks: Ranks) -> list[Part]:
-    """Return the parts of a learner's state that differ from rank 0; [] on rank 0. All ranks must call it together."""
+    """Return the parts of a learner's state on this rank that differ from the learner's state on rank 0.
+
+    On rank 0, the result is []. All ranks must call this function together.
+    """
     if ranks.size == 1:
         return []
     first = ranks.gather(digests(state) if ranks.rank == 0 else None)[0]
@@ -34,23 +37,26 @@ def digests(state: Any) -> Any:
     return digest.hexdigest()
 
 
-def parts_that_differ(state: Any, first: Any, place: tuple[Any, ...] = ()) -> Iterator[Part]:
-    """Yield the smallest parts of a state that differ from another state, given as its `digests`."""
+def parts_that_differ(state: Any, first: Any, path: tuple[Any, ...] = ()) -> Iterator[Part]:
+    """Compare a nested state with another state, and yield the innermost values that differ, with their keys.
+
+    `first` is the result of `digests` for the other state. `path` contains the keys that lead to `state`.
+    """
     if isinstance(state, Mapping) and isinstance(first, Mapping) and state.keys() == first.keys():
         for key, value in state.items():
-            yield from parts_that_differ(value, first[key], (*place, key))
+            yield from parts_that_differ(value, first[key], (*path, key))
     elif digests(state) != first:
-        yield [list(place), state]
+        yield [list(path), state]
 
 
 def with_parts(state: Any, parts: Iterable[Part]) -> Any:
-    """Return a copy of a nested state with the given parts replaced."""
-    for place, value in parts:
-        state = _with(state, place, value)
+    """Return a copy of a nested state in which `parts`, the result of `parts_of_this_rank`, replace the values."""
+    for path, value in parts:
+        state = _with(state, path, value)
     return state
 
 
-def _with(state: Any, place: list[Any], value: Any) -> Any:
-    if not place:
+def _with(state: Any, path: list[Any], value: Any) -> Any:
+    if not path:
         return value
-    return {**state, place[0]: _with(state[place[0]], place[1:], value)}
+    return {**state, path[0]: _with(state[path[0]], path[1:], value)}

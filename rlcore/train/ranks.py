@@ -3,7 +3,7 @@
 Rank 0 is the trainer. Only this rank communicates with the parent process, writes, logs and evaluates. It sends
 commands (`advance N`, `save`, `stop`) to the stdin of the other ranks. Tensors are exchanged through torch.distributed.
 The ranks connect through an unnamed file that no other user can open (`rlcore.train.rendezvous`).
-If one rank ends, all end: the next exchange of the others fails, and worker ranks end with the trainer.
+If one rank ends, all ranks end: their next exchange of tensors fails, and worker ranks end when the trainer ends.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ KNOWN = {error.__name__: error for error in (UserError, RunError, EnvironmentFau
 
 
 class WorkerRanks:
-    """Worker ranks 1 to N-1 of a run, started on creation; empty if N = 1 or if this process is a worker rank."""
+    """Child processes for the ranks 1 to N-1 of a run with N ranks. The constructor starts them.
+
+    There are none if N = 1, or if this process is itself a worker rank.
+    """
 
     def __init__(self, run: RunDirectory, config: RunConfig) -> None:
         self.children: list[subprocess.Popen[bytes]] = []
@@ -49,7 +52,10 @@ class WorkerRanks:
 
     @contextmanager
     def translate_failures(self) -> Iterator[None]:
-        """Context manager that replaces the error of a failed exchange by the error of the rank that ended."""
+        """Context manager for communication with other ranks.
+
+        If the communication fails because a worker rank has ended, the error of that worker rank is raised.
+        """
         try:
             yield
         except (RuntimeError, OSError) as error:

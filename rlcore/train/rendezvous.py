@@ -48,9 +48,11 @@ def join(descriptor: int, rank: int, size: int, device: torch.device) -> None:
 
 
 def _check_peers(store: distributed.Store, rank: int, size: int) -> None:
-    """Raise a RunError if the peer of a connection does not know the random bytes that its rank put into the store.
+    """Raise a RunError if a connection does not lead to a rank of this training.
 
-    Each connection has different bytes for each direction, so that an impostor cannot reuse the bytes sent to it.
+    Each rank writes random bytes to the store, and sends them over its connections. The receiver compares the bytes
+    with those in the store. Each connection has different bytes for each direction, so that an impostor cannot send
+    back the bytes that it has received.
     """
     proofs = os.urandom(size * PROOF)
     store.set(f"proofs/{rank}", proofs.hex())
@@ -59,10 +61,10 @@ def _check_peers(store: distributed.Store, rank: int, size: int) -> None:
     work = distributed.all_to_all_single(received, sent, async_op=True)
     assert work is not None
     work.wait(LIMIT)
-    given = received.numpy().tobytes()
+    answers = received.numpy().tobytes()
     for other in range(size):
         expected = bytes.fromhex(store.get(f"proofs/{other}").decode())
-        if given[other * PROOF : (other + 1) * PROOF] != expected[rank * PROOF : (rank + 1) * PROOF]:
+        if answers[other * PROOF : (other + 1) * PROOF] != expected[rank * PROOF : (rank + 1) * PROOF]:
             raise RunError(
                 f"another program on this machine connected to rank {rank} in place of rank {other}; no data was sent "
                 "to it; start the run again"

@@ -30,42 +30,50 @@ def check_resources(config: RunConfig, spec: EnvSpec, folder: Path, begun: bool 
         config: config of the run.
         spec: spec of its environment.
         folder: run directory; need not exist.
-        begun: True if this is the trainer process. Then torch is loaded, the algorithm's state is always counted, and
-            the estimate is logged. Otherwise torch is only loaded, and the state counted, if config values are so
-            large that the count can matter.
-        command: True if a command started this process; the logged estimate then includes the command.
+        begun: True in the process that trains the run. The memory of the algorithm's state is then always counted,
+            which imports torch, and the estimate is logged. If False, the state is only counted if config values are
+            so large that it might not fit.
+        command: True if a Shepherd command started this process. The logged estimate then includes the processes of
+            the command, Prefect and MLflow.
 
     Raises:
-        UserError: If a resource is too small; gives the key, and the largest value that fits.
+        UserError: If a resource is too small. The message names the config key that is the cause, and the largest value
+            that fits. If no single key is the cause, it lists the needed bytes by purpose.
     """
     free = FreeResources.at(folder)
     if begun:
-        free = _of_running(free, config, folder)
-    whole = _refuse_beyond(free, config, spec, counts=False)  # the estimate without the algorithm's state is fast
+        free = _add_own_use(free, config, folder)
+    estimated = _check(free, config, spec, counts=False)  # the estimate without the algorithm's state is fast
     if begun or _may_be_large(config, spec, free):
-        whole = _refuse_beyond(free, config, spec, counts=True)
+        estimated = _check(free, config, spec, counts=True)
     if begun:
-        log.info("%s", whole.sentence(free, command))
-        for sentence in whole.details(free, command):
+        log.info("%s", estimated.sentence(free, command))
+        for sentence in estimated.details(free, command):
             log.info("%s", sentence, extra=DETAIL)
 
 
-def _refuse_beyond(free: FreeResources, config: RunConfig, spec: EnvSpec, counts: bool) -> ResourceEstimate:
-    whole = _sum(config, spec, counts)
-    short = whole.find_shortage(free)
-    if short is None:
-        return whole
-    fits = lambda other: _sum(other, resized(spec, config.env, other.env), counts).find_shortage(free) is None  # noqa: E731
-    blamed = largest_fitting(config, fits)
-    if blamed is None:
+def _check(free: FreeResources, config: RunConfig, spec: EnvSpec, counts: bool) -> ResourceEstimate:
+    estimated = _estimate(config, spec, counts)
+    shortage = estimated.find_shortage(free)
+    if shortage is None:
+        return estimated
+
+    def fits(other: RunConfig) -> bool:
+        return _estimate(other, resized(spec, config.env, other.env), counts).find_shortage(free) is None
+
+    cause = largest_fitting(config, fits)
+    if cause is None:
         large = _name_large_spaces(spec)
-        raise UserError(f"this run would need {short}{large}; free some of it, or reduce several config values")
-    key, value, largest = blamed
-    raise UserError(f"{key}={spell(value)}: this run would need {short}; the largest {key} that fits is {largest}")
+        raise UserError(f"this run would need {shortage}{large}; free some of it, or reduce several config values")
+    key, value, largest = cause
+    raise UserError(f"{key}={spell(value)}: this run would need {shortage}; the largest {key} that fits is {largest}")
 
 
 def _name_large_spaces(spec: EnvSpec) -> str:
-    """Return a phrase that names the large parts of an environment's spaces, largest first; "" if there are none."""
+    """Return a phrase that lists observations and actions with more than 100,000 elements, largest first.
+
+    Return "" if there are none.
+    """
     sizes = {f"observation {key!r}": part.size for key, part in spec.obs.items()}
     sizes |= {f"choices of sub-action {i}": count for i, count in enumerate(spec.action.nvec)}
     if len(spec.action.nvec) == 1:
@@ -75,7 +83,7 @@ def _name_large_spaces(spec: EnvSpec) -> str:
     return f", mostly because of the large spaces of env.id={spec.id} ({listed})" if listed else ""
 
 
-def _sum(config: RunConfig, spec: EnvSpec, counts: bool) -> ResourceEstimate:
+def _estimate(config: RunConfig, spec: EnvSpec, counts: bool) -> ResourceEstimate:
     if not counts:
         return estimate(config, spec)
     from rlcore.train.counting import count  # torch
@@ -83,8 +91,12 @@ def _sum(config: RunConfig, spec: EnvSpec, counts: bool) -> ResourceEstimate:
     return estimate(config, spec, count(config, spec))
 
 
-def _of_running(free: FreeResources, config: RunConfig, folder: Path) -> FreeResources:
-    """Return the free resources, plus those that the run itself already uses: its process and its checkpoints."""
+def _add_own_use(free: FreeResources, config: RunConfig, folder: Path) -> FreeResources:
+    """Return the free resources plus those that the run already uses.
+
+    These are the memory of this process, and the disk space of the run's checkpoints. If the run trains on GPUs, the
+    free GPU memory is measured again.
+    """
     own = sum(path.stat().st_size for path in (folder / "checkpoints").rglob("*") if path.is_file())
     free = dataclasses.replace(free, memory=free.memory + PROCESS, disk=free.disk + own)
     if not on_gpu(config):
@@ -97,9 +109,10 @@ def _of_running(free: FreeResources, config: RunConfig, folder: Path) -> FreeRes
 
 
 def _may_be_large(config: RunConfig, spec: EnvSpec, free: FreeResources) -> bool:
-    """Return True if the replay buffer, or layers as wide as the largest integer of the config, might not fit.
+    """Return True if the replay buffer or the networks might not fit, according to a rough upper bound.
 
-    Rows of a replay buffer are in memory once and on the disk several times. Layers have an optimizer and gradients.
+    The bound for the buffer includes the copies of its rows on the disk. The bound for the networks assumes that all
+    layers are as wide as the largest integer of the config, and includes their optimizer state and gradients.
     """
     if MEMORIES * config.algo.count_remembered(config) * row_bytes(spec) > min(free.memory, free.disk):
         return True

@@ -1,4 +1,4 @@
-"""Checkpoint from which a session resumes: selection, comparison with the current config, and safe reading."""
+"""Checkpoint from which training resumes: selection, comparison with the current config, and safe reading."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from rlcore.train.resume_rules import refuse_other_learning, refuse_smaller_budg
 
 @dataclass(frozen=True)
 class ResumePoint:
-    """Verified checkpoint with its content.
+    """Checkpoint from which training resumes, verified and loaded.
 
     Attributes:
         path: directory of the checkpoint.
         learning: state on which the next training step depends.
-        bookkeeping: all other state.
-        own: True if it belongs to this run, False if it comes from `checkpoint.resume_from`.
+        bookkeeping: all other state, such as metrics and times.
+        own: True if this run wrote the checkpoint; False if another run wrote it (`checkpoint.resume_from`).
     """
 
     path: Path
@@ -35,37 +35,38 @@ class ResumePoint:
 
     @staticmethod
     def find(run: RunDirectory, resume_from: str | None) -> ResumePoint | None:
-        """Return the newest undamaged checkpoint of a run, else the one of its config, else None.
+        """Find the checkpoint from which a run resumes, and load it.
 
         Args:
             run: run directory.
-            resume_from: the config's `checkpoint.resume_from`.
+            resume_from: value of `checkpoint.resume_from` in the run's config.
 
         Returns:
-            The checkpoint from which the session resumes; None: training starts from the beginning.
+            The newest undamaged checkpoint of the run. If the run has no checkpoint, the one at `resume_from`. If that
+            is None, too, the result is None, and training starts from the beginning.
 
         Raises:
-            UserError: If there are checkpoints, but all are damaged. The run does not restart silently.
+            UserError: If the run has checkpoints, but all are damaged.
         """
         newest = checkpoint.load_newest(run.checkpoints, with_chunks=True)
         if newest is not None:
             return ResumePoint(*newest, own=True)
-        there = [path.name for path in checkpoint.newest_first(run.checkpoints)]
-        if there:
+        names = [path.name for path in checkpoint.newest_first(run.checkpoints)]
+        if names:
             raise UserError(
-                f"{run.path}: every checkpoint is damaged ({', '.join(there)}; see {run.log} for details); "
+                f"{run.path}: every checkpoint is damaged ({', '.join(names)}; see {run.log} for details); "
                 "remove its folder `checkpoints` to train from the beginning"
             )
         return ResumePoint.at(Path(resume_from)) if resume_from else None
 
     @staticmethod
     def at(path: Path) -> ResumePoint:
-        """Return a checkpoint of another run; raise a UserError if it is damaged."""
+        """Load a checkpoint of another run; raise a UserError if it is damaged."""
         return ResumePoint(path, *checkpoint.load(path), own=False)
 
     @property
     def fingerprint(self) -> dict[str, Any]:
-        """Both halves of the fingerprint in the checkpoint: `learning` and `machine`."""
+        """Fingerprint of the run that wrote the checkpoint, {learning, machine} (`rlcore.train.fingerprint`)."""
         with self.reading():
             return {half: dict(self.bookkeeping["fingerprint"][half]) for half in ("learning", "machine")}
 
@@ -76,7 +77,11 @@ class ResumePoint:
             yield
 
     def check(self, now: Mapping[str, Any], config: RunConfig) -> None:
-        """Raise a UserError if the resumed run would train differently; log differences that may change the bits."""
+        """Compare the fingerprint `now` of the current process with that of the checkpoint.
+
+        Raise a UserError if the resumed run would train differently. Log other differences, such as library versions,
+        because results may then not be bit-identical.
+        """
         before = self.fingerprint
         refuse_other_learning(before["learning"], now["learning"], config, self.path)
         warn_of_other_machine(before["machine"], now["machine"])
@@ -95,10 +100,10 @@ def reading_state(path: Path) -> Iterator[None]:
 
 
 def refuse_unfit(source: Path, config: RunConfig) -> None:
-    """Raise a UserError if a new run cannot start from a checkpoint. Its session makes the same checks.
+    """Raise a UserError if a new run cannot start from a checkpoint. The trainer repeats this check.
 
     Args:
-        source: the path in `checkpoint.resume_from`.
+        source: value of `checkpoint.resume_from`.
         config: config of the new run.
 
     Raises:
@@ -114,10 +119,10 @@ def refuse_unfit(source: Path, config: RunConfig) -> None:
         )
         raise UserError(f"{key}: this is a run, not a checkpoint; to resume it, use `shepherd resume {source}`; {new}")
     if not (source / "manifest.json").is_file():
-        there = ", ".join(str(path) for path in checkpoint.newest_first(source.parent))
+        others = ", ".join(str(path) for path in checkpoint.newest_first(source.parent))
         raise UserError(
-            f"{key}: no checkpoint there; "
-            + (f"choose one of {there}" if there else "give its folder, such as runs/a/checkpoints/8192")
+            f"{key}: this is not the folder of a checkpoint; "
+            + (f"choose one of {others}" if others else "give such a folder, for example runs/a/checkpoints/8192")
         )
     if wrong := checkpoint.damage(source):
         raise UserError(f"{key}: the checkpoint is damaged ({wrong}); choose another one")

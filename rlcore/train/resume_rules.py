@@ -23,23 +23,24 @@ _MISSING = object()
 
 
 def may_extend(config: RunConfig, tier: str) -> bool:
-    """Return True if `algo.total_steps` may change on resume, because training so far does not depend on it.
+    """Return True if `algo.total_steps` may change on resume, because the training already done does not depend on it.
 
-    Annealed coefficients depend on it. So does the last checkpoint of tier "boundary", which cuts unfinished episodes.
+    It may not change if coefficients are annealed over `algo.total_steps`. It may also not change if `tier` (the method
+    by which unfinished episodes continue on resume) is "boundary": the last checkpoint then truncates these episodes.
     """
     return not config.algo.annealing_keys and tier != "boundary"
 
 
 def refuse_other_config(run: RunDirectory, before: RunConfig, config: RunConfig) -> None:
-    """Raise a UserError if a run with a new config would train differently than it began.
+    """Raise a UserError if a new config would change how an existing run is trained.
 
     Args:
         run: run directory.
-        before: config of the run.
+        before: config with which the run has been trained.
         config: the new config.
 
     Raises:
-        UserError: If a key differs that affects training; gives the key, both values and the fix.
+        UserError: If a key that affects training differs. The message gives the key, both values and the fix.
     """
     extensible = may_extend(before, run.read_card()["tier"] if run.card.exists() else "")
     for key, old, new in differences(learning_half(before), learning_half(config)):
@@ -56,7 +57,10 @@ def refuse_other_config(run: RunDirectory, before: RunConfig, config: RunConfig)
 
 
 def refuse_smaller_budget(config: RunConfig, done: int, place: str) -> None:
-    """Raise a UserError if `algo.total_steps` is below the steps already trained; `place` names run or checkpoint."""
+    """Raise a UserError if `algo.total_steps` is less than `done`, the number of policy steps already trained.
+
+    `place` is the path of the run or checkpoint, for the message.
+    """
     if config.algo.budget(config.width) < done:
         raise UserError(
             f"algo.total_steps={config.algo.total_steps}: {place} was trained for {done:,} policy steps already; "
@@ -70,13 +74,13 @@ def refuse_other_learning(
     """Raise a UserError if a run that resumes from a checkpoint would train differently.
 
     Args:
-        before: learning half of the fingerprint in the checkpoint.
-        now: learning half of the resumed run's fingerprint.
+        before: entry `learning` of the fingerprint in the checkpoint: the settings that affect training.
+        now: entry `learning` of the fingerprint of the resumed run.
         config: config of the resumed run.
         checkpoint: directory of the checkpoint, for the message.
 
     Raises:
-        UserError: If the halves differ in a way that affects training; gives the key, both values and the fix.
+        UserError: If a setting that affects training differs. The message gives the key, both values and the fix.
     """
     if before.get("generation") != now["generation"]:
         raise UserError(
@@ -94,14 +98,14 @@ def refuse_other_learning(
 
 
 def other_learning(one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
-    """Yield the differences between the learning halves of two fingerprints that affect training.
+    """Compare the entries `learning` of two fingerprints, and yield the differences that affect training.
 
-    Two kinds of differences are skipped: keys that only an older version put into the learning half, and keys that only
-    a newer version has, if their value is the default.
+    The fingerprints may be from different versions of Shepherd. Two kinds of differences are skipped: keys that affect
+    training only according to an older version, and keys that only one version knows, if they have their default.
 
     Args:
-        one: a learning half.
-        other: another learning half.
+        one: entry `learning` of a fingerprint.
+        other: entry `learning` of another fingerprint.
 
     Yields:
         (key, value in `one`, value in `other`).
@@ -114,14 +118,14 @@ def other_learning(one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator
         name = key.removeprefix("config.").removeprefix("boundary.")
         if key.startswith("config.") and not _decides(name, classes):
             continue
-        there = [value for half in (one, other) if (value := at(half, key, _MISSING)) is not _MISSING]
-        if len(there) == 1 and there[0] == at(known, key, _MISSING):
+        values = [value for half in (one, other) if (value := at(half, key, _MISSING)) is not _MISSING]
+        if len(values) == 1 and values[0] == at(known, key, _MISSING):
             continue
         yield name, old, new
 
 
 def _decides(name: str, classes: tuple[type, ...]) -> bool:
-    """Return True if a config key affects training; also for keys that no config class has."""
+    """Return True if a config key affects training. Keys that no config class has are assumed to affect it."""
     cls: type | None = classes[0]
     if name.startswith("algo."):
         cls, name = classes[-1] if len(classes) > 1 else None, name.removeprefix("algo.")
@@ -136,7 +140,10 @@ def _decides(name: str, classes: tuple[type, ...]) -> bool:
 
 
 def warn_of_other_machine(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Log the differences between the machine halves of two fingerprints, which may change the bits of the run."""
+    """Log the differences between the entries `machine` of two fingerprints: device, versions and code.
+
+    Because of these differences, the resumed run may not be bit-identical to an uninterrupted run.
+    """
     for key, old, new in differences(before, now):
         bits = (
             "and is bit-identical unless the learning code has changed"

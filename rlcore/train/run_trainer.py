@@ -42,13 +42,14 @@ log = logging.getLogger(__name__)
 
 
 class RunTrainer:
-    """Training of a run directory, with the schedule of checkpoints and evaluations from its config.
+    """Trainer of a run directory. The config of the run determines when checkpoints and evaluations are due.
 
     Args:
-        run: run directory with config.yaml and env_card.json.
+        run: run directory with config.yaml and env_card.json (measured properties of the environment).
 
     Raises:
-        UserError: If this machine cannot satisfy the config, or if another config wrote the checkpoints.
+        UserError: If this machine lacks resources that the config needs, or if the checkpoints of the run were trained
+            with other config values.
     """
 
     def __init__(self, run: RunDirectory) -> None:
@@ -83,7 +84,7 @@ class RunTrainer:
     # Resuming ---------------------------------------------------------------------------------------------------------
 
     def _start(self, earlier: ResumePoint | None) -> None:
-        """Load the checkpoint if there is one, else the weights and the dataset that the config names, if any."""
+        """Load the checkpoint `earlier`. If it is None, load `init_from` and `buffer.load_from`, if they are set."""
         if earlier is not None:
             with earlier.reading():
                 self._continue(earlier.learning, earlier.bookkeeping)
@@ -108,19 +109,20 @@ class RunTrainer:
         self.owed = [] if self.policy_steps in self.scores else bookkeeping["owed"]
 
     def _warn_of_lost_events(self, logged: Mapping[str, int]) -> None:
-        """Warn if the event log has lost events that were logged before this checkpoint, for example in a disk fault.
+        """Warn if the event log has lost events, for example because of a disk fault.
 
-        Training resumes after the checkpoint, so these events are not logged again.
+        `logged` contains the number of events of each kind when the checkpoint was written. Training resumes after the
+        checkpoint, so lost events are not logged again.
         """
         limit = self.policy_steps
         evaluated = [e["policy_steps"] for e in history(self.run.events).evaluations if e["policy_steps"] <= limit]
-        here = (e for e in read_events(self.run.events) if e["kind"] == "metrics" and e["policy_steps"] <= limit)
-        there = {"metrics": sum(1 for _ in here), "evaluation": len(evaluated)}
+        metrics = (e for e in read_events(self.run.events) if e["kind"] == "metrics" and e["policy_steps"] <= limit)
+        present = {"metrics": sum(1 for _ in metrics), "evaluation": len(evaluated)}
         after = evaluated.count(self.policy_steps)  # the evaluation of this checkpoint was logged after it
-        lost = {"metrics": logged.get("metrics", 0) - there["metrics"]}
+        lost = {"metrics": logged.get("metrics", 0) - present["metrics"]}
         lost["evaluation"] = logged.get("evaluation", 0) - (len(evaluated) - after)
         lost = {kind: max(0, count) for kind, count in lost.items()}
-        self._logged = {kind: there[kind] + lost[kind] for kind in there}
+        self._logged = {kind: present[kind] + lost[kind] for kind in present}
         if any(lost.values()):
             log.warning(
                 "%s was cut or damaged: %d metrics events and %d evaluations up to policy step %s are lost and not "
@@ -158,19 +160,20 @@ class RunTrainer:
                 (`Buffer.due`).
 
         Returns:
-            The boundary, with what is due. After a resume, the first call returns what a killed process did not finish.
+            The boundary, with the checkpoint and evaluation that are due. If the previous process was killed at a
+            boundary before its evaluation, the first call does not train and returns that boundary.
         """
         reason = self._reason()
         if self.owed or reason is not None:
             due, self.owed = tuple(self.owed), []
             return Boundary(self.policy_steps, due, reason is not None, reason)
-        start, mark = self.policy_steps, wall()
+        start, began = self.policy_steps, wall()
 
         def on_iteration(metrics: list[Metrics]) -> bool:
-            nonlocal mark
+            nonlocal began
             episodes, stop = self._exchange()
-            self._account(metrics, episodes, wall() - mark, on_progress)
-            mark = wall()
+            self._account(metrics, episodes, wall() - began, on_progress)
+            began = wall()
             return stop if self.training.ranks.size > 1 else self._must_stop
 
         until = next_stop(self.config, start)
@@ -196,10 +199,14 @@ class RunTrainer:
         return self.interrupted or self.config.is_tried(self.learner.updates)
 
     def _exchange(self) -> tuple[list[Episode], bool]:
-        """Return the episodes that ended on all ranks, and True if any rank must stop; equal on all ranks."""
+        """Exchange finished episodes and stop requests between all ranks.
+
+        Return the episodes of all ranks since the last call, and True if at least one rank must stop. The result is
+        equal on all ranks.
+        """
         own = [dataclasses.astuple(episode) for episode in self.envs.pop_episodes()], self._must_stop
-        given = self.training.ranks.gather(own)
-        return [Episode(*fields) for episodes, _ in given for fields in episodes], any(stop for _, stop in given)
+        gathered = self.training.ranks.gather(own)
+        return [Episode(*fields) for episodes, _ in gathered for fields in episodes], any(stop for _, stop in gathered)
 
     def _account(self, metrics: list[Metrics], episodes: list[Episode], seconds: float, on_progress: Progress) -> None:
         self._add_returns([e.ret for e in episodes])
@@ -215,12 +222,16 @@ class RunTrainer:
             if self.config.metric.log_level:
                 retry(lambda: self.events.append("metrics", **self._moment(), values=point, **self._clock()))
                 self._logged["metrics"] += 1
-        place = {"policy_steps": self.policy_steps, "total_steps": self.training.budget}
+        steps = {"policy_steps": self.policy_steps, "total_steps": self.training.budget}
         learned = {"updates": self.learner.updates, "return": self._return}
-        on_progress({**place, **learned, "elapsed": self.stopwatch.wall})
+        on_progress({**steps, **learned, "elapsed": self.stopwatch.wall})
 
     def _log_pace(self, updates: int, seconds: float) -> None:
-        """Log once how long the planned gradient steps will take, as measured in the second iteration that has any."""
+        """Log once how long the remaining gradient steps will take.
+
+        The duration of a gradient step is measured in the second iteration with gradient steps, because the first one
+        may include compilation.
+        """
         planned = None if self._pace_logged or not updates else self.training.buffer.count_batches(self.training.budget)
         if planned is None or self._slow_first:
             self._slow_first = self._slow_first and not updates
@@ -236,7 +247,7 @@ class RunTrainer:
             )
 
     def _add_returns(self, returns: list[float]) -> None:
-        """Add the returns of finished episodes; most iterations with short rollouts have none."""
+        """Update the mean return of the last 100 episodes with the returns of newly finished episodes."""
         if returns:
             self._recent = (self._recent + returns)[-100:]
             self._return = sum(self._recent) / len(self._recent)
@@ -248,7 +259,11 @@ class RunTrainer:
 
     @property
     def savable(self) -> bool:
-        """True if the state can be saved at any time; with tier "boundary", only scheduled checkpoints are exact."""
+        """True if a checkpoint can be written after every iteration, for example after a signal.
+
+        False if the environment can only resume exactly from scheduled checkpoints, which truncate unfinished episodes
+        (tier "boundary").
+        """
         return self.card["tier"] != "boundary"
 
     def save(self) -> dict[str, Any]:
@@ -289,12 +304,14 @@ class RunTrainer:
         return saved
 
     def describe_lost_work(self, done: int, total: int, left: float) -> str:
-        """Return a message about an interrupted iteration, which cannot be saved in a checkpoint.
+        """Return a message about the training that is lost because an iteration was interrupted.
+
+        A checkpoint can only store complete iterations.
 
         Args:
             done: number of finished gradient steps of the iteration.
             total: number of all gradient steps of the iteration.
-            left: seconds that the remaining ones would take.
+            left: seconds that the remaining gradient steps would take.
 
         Returns:
             The message.
@@ -307,12 +324,15 @@ class RunTrainer:
         )
 
     def evaluate(self, on_progress: OnProgress | None = None) -> dict[str, Any]:
-        """Evaluate the current policy greedily, and mark its checkpoint as the best one if its score is the highest."""
+        """Evaluate the current policy with greedy actions, log the result, and return the event.
+
+        If no earlier mean return is higher, the checkpoint at this policy step is marked as the best one.
+        """
         greedy = self.training.evaluate(on_progress=on_progress)
         earlier = [score for steps, score in self.scores.items() if steps < self.policy_steps]
-        here = checkpoint.find(self.run.checkpoints, self.policy_steps)
-        if here is not None and greedy["mean"] >= max(earlier, default=-math.inf):
-            retry(lambda: checkpoint.name_best(self.run, here))
+        current = checkpoint.find(self.run.checkpoints, self.policy_steps)
+        if current is not None and greedy["mean"] >= max(earlier, default=-math.inf):
+            retry(lambda: checkpoint.name_best(self.run, current))
         self.scores[self.policy_steps] = greedy["mean"]
         self.owed = []
         fields: dict[str, Any] = {**self._moment(), "final": False, "greedy": greedy, **self._clock()}
@@ -321,22 +341,25 @@ class RunTrainer:
 
     @contextmanager
     def _name_last_checkpoint(self) -> Iterator[None]:
-        """Context manager that adds the last checkpoint, which is finite, to RunErrors about non-finite values."""
+        """Context manager that adds the path of the last checkpoint to RunErrors about non-finite values.
+
+        All values in that checkpoint are finite, because other states are not saved.
+        """
         try:
             yield
         except RunError as error:
             last = next(iter(checkpoint.newest_first(self.run.checkpoints)), None)
-            before = "no checkpoint yet" if last is None else f"the last good checkpoint is {last}"
-            raise RunError(f"{error}; {before}") from None
+            saved = "no checkpoint yet" if last is None else f"the last good checkpoint is {last}"
+            raise RunError(f"{error}; {saved}") from None
 
     def _moment(self) -> dict[str, int]:
         """Return the progress of training for an event: policy_steps and env_steps."""
         return {"policy_steps": self.policy_steps, "env_steps": self.training.env_steps}
 
     def _clock(self) -> dict[str, float]:
-        """Return the seconds of training so far for an event, as an x-axis of learning curves."""
-        read = {"wall_s": self.stopwatch.wall, "cpu_s": self.stopwatch.cpu}
-        return {} if self.config.metric.disable_timer else {name: round(value, 3) for name, value in read.items()}
+        """Return the seconds of training so far, {wall_s, cpu_s}, for an event; {} if `metric.disable_timer` is set."""
+        seconds = {"wall_s": self.stopwatch.wall, "cpu_s": self.stopwatch.cpu}
+        return {} if self.config.metric.disable_timer else {name: round(value, 3) for name, value in seconds.items()}
 
     def close(self) -> None:
         """Close the environments and end the worker ranks."""

@@ -1,4 +1,4 @@
-"""TrainerServer process, which trains one run. Its parent controls it through pipes with one JSON message per line.
+"""Trainer process, which trains one run. Its parent process controls it through pipes, with one JSON message per line.
 
     python -m rlcore.train.server RUN_DIRECTORY
 
@@ -69,13 +69,14 @@ class Interrupted(BaseException):
 
 
 class TrainerServer:
-    """Server that trains one run as its parent process requests, with one JSON message per line.
+    """Server that trains one run on behalf of its parent process.
 
-    It reads commands from stdin and writes events; the docstring of the module lists both.
+    It reads commands from stdin and writes events to `output`, as one line of JSON each. The docstring of the module
+    lists the commands and events.
 
     Args:
-        run: prepared run directory.
-        output: stream to which events are written, and nothing else.
+        run: run directory. At the command `begin`, it must contain config.yaml and env_card.json.
+        output: stream to which only events are written.
     """
 
     def __init__(self, run: RunDirectory, output: Any) -> None:
@@ -118,7 +119,10 @@ class TrainerServer:
 
     @contextmanager
     def defer_signals(self) -> Iterator[None]:
-        """Context manager that defers the effect of a signal to its end, where it raises `Interrupted`."""
+        """Context manager for code that a signal must not abort, such as writing a checkpoint.
+
+        If a signal arrives inside the `with` block, `Interrupted` is raised at the end of the block.
+        """
         self.deferring = True
         yield
         self.deferring = False
@@ -126,7 +130,10 @@ class TrainerServer:
             raise Interrupted
 
     def wait_for_begin(self) -> bool:
-        """Import slow modules, then wait for the command `begin` and return True; return False after `stop`."""
+        """Import slow modules, then wait for the command `begin` or `stop`, and execute `call` commands until then.
+
+        Return True after `begin`, and False after `stop`.
+        """
         load(self.run.read_config()["algo"]["name"])
         while (request := self.commands.get())["command"] == "call":
             call(request["function"], request["arguments"], self.send)
@@ -136,7 +143,7 @@ class TrainerServer:
         return False
 
     def serve(self) -> int:
-        """Build the session, execute commands until `stop`, and return the exit code."""
+        """Create the `RunTrainer`, execute commands until `stop`, and return the exit code."""
         from rlcore.train.run_trainer import RunTrainer
 
         self.session = RunTrainer(self.run)
@@ -170,10 +177,11 @@ class TrainerServer:
         return on_progress
 
     def _update(self) -> Callable[[int, int], None]:
-        """Return a callback for the batches of an update that sends `work` events if the update takes long.
+        """Return a callback for `RunTrainer.advance`, which is called before each gradient step of an iteration.
 
-        The first update with `per_rank_pretrain_steps` is an example. The callback raises `Interrupted` if a signal
-        arrived and the remaining batches would take long.
+        If the gradient steps of the iteration take long in total, the callback sends `work` events. This happens, for
+        example, in the first iteration with `algo.per_rank_pretrain_steps`. If a signal has arrived and the remaining
+        gradient steps would take long, the callback raises `Interrupted`.
         """
         begun, work = 0.0, self._work("update", "gradient steps")
 
@@ -218,8 +226,8 @@ class TrainerServer:
             self.session.events.append(
                 "end", policy_steps=self.session.policy_steps, status="interrupted", reason="signal"
             )
-        here = self.session.policy_steps if self.session else 0
-        self.send("interrupted", policy_steps=here, path=path, lost=self.lost)
+        policy_steps = self.session.policy_steps if self.session else 0
+        self.send("interrupted", policy_steps=policy_steps, path=path, lost=self.lost)
         return 130
 
     def main(self) -> int:
@@ -246,11 +254,11 @@ class TrainerServer:
             if not isinstance(raised, RunError):
                 with contextlib.suppress(OSError):  # the log file may be on a full disk, which may be the error itself
                     print_traceback()
-            sentence = str(error) if isinstance(error, RunError) else self._where(error)
+            sentence = str(error) if isinstance(error, RunError) else self._describe(error)
             self.send("error", sentence=sentence, kind=type(error).__name__, exit=1)
             return 1
 
-    def _where(self, error: Exception) -> str:
+    def _describe(self, error: Exception) -> str:
         """Return the message of an unexpected exception, with file and line."""
         last = traceback.extract_tb(error.__traceback__)[-1]
         message = f"{type(error).__name__}: {first_line(error)}"
@@ -264,10 +272,10 @@ class TrainerServer:
 
 
 class Announcer(logging.Handler):
-    """Logging handler that sends messages to the parent of a trainer.
+    """Logging handler that sends log messages to the parent of the trainer process, as events `doing`.
 
     Args:
-        trainer: sends the messages as `doing` events.
+        trainer: server that sends the events.
     """
 
     def __init__(self, trainer: TrainerServer) -> None:
@@ -275,13 +283,15 @@ class Announcer(logging.Handler):
         self.trainer = trainer
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Send one message, unless it is a detail for run.log."""
+        """Send a log message, unless it is marked as a detail (`extra=DETAIL`), which is only written to run.log."""
         if not hasattr(record, "detail"):
             self.trainer.send("doing", sentence=record.getMessage())
 
 
 def load(algorithm: str = "") -> None:
-    """Import slow modules. Source files that are edited later do not affect this process.
+    """Import all modules that training needs, such as torch and the algorithm.
+
+    Source files that are edited after the import do not affect this process.
 
     Args:
         algorithm: name of the algorithm to import; "" for all built-in ones.

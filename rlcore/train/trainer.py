@@ -94,14 +94,14 @@ class Trainer:
 
     Args:
         config: valid config, from `rlcore.run_config.build_config` or `flows.config.compose.compose`.
-        card: environment card, the measured properties of the config's environment (`rlcore.envs.card`); None: it is
-            measured in some episodes.
-        envs: training environments instead of those of the config, for example a vector that runs in batches on a
-            device. It determines the number of environments. `evaluate` uses the config's environment, and raises a
-            UserError if the two specs differ.
-        compiled: True to compile gradient steps ahead of time; on a GPU, they are captured as a CUDA graph. None: True
-            if `algo.compile` is true. `auto` does not compile here, because the length of this training is unknown.
-        ranks: processes that train together; None: the ranks of Fabric.
+        card: environment card, the measured properties of the config's environment (`rlcore.envs.card`). None: the
+            trainer plays some episodes to measure it.
+        envs: vectorized environment for training, for example one that simulates on a GPU; replaces `env.num_envs` of
+            the config. None: it is created from the config. `evaluate` always uses the config's environment, and raises
+            a UserError if the spec of `envs` differs from that of the config's environment.
+        compiled: True to compile gradient steps ahead of time; on a GPU, they are captured as a CUDA graph. None:
+            compile if `algo.compile=true`, but not if it is `auto`, because the length of the training is unknown.
+        ranks: ranks (processes) that train together; None: the ranks of Fabric.
         command: True if a Shepherd command started this process. The reported memory then includes an estimate for the
             processes of the command, Prefect and MLflow.
     """
@@ -138,7 +138,10 @@ class Trainer:
 
     @classmethod
     def from_context(cls, context: Context, envs: VectorEnv) -> Self:
-        """Create a trainer from the inputs of an algorithm and environments with this spec, without any check."""
+        """Create a trainer from a context, without checking the config, the resources or torch's global switches.
+
+        The context contains the inputs of an algorithm. The spec of `envs` must be `context.spec`.
+        """
         self = cls.__new__(cls)
         self.config, self._card, self._foreign = context.config, None, True
         self._build(context, envs)
@@ -169,7 +172,10 @@ class Trainer:
         self.iterations, self._due, self._waiting, self._untrimmed = 0, 0, False, 0
 
     def _check(self, envs: VectorEnv | None, command: bool) -> None:
-        """Check algorithm and resources against the spec of the environment, unless the card has no spec."""
+        """Raise a UserError if the algorithm does not support the environment, or if the resources are insufficient.
+
+        Nothing is checked if the spec is unknown: `envs` is None and the environment card contains no spec.
+        """
         stored = None if envs is not None else self.card.get("spec")
         spec = envs.spec if envs is not None else stored and EnvSpec.from_json(stored)
         if spec is not None:
@@ -180,7 +186,7 @@ class Trainer:
 
     @property
     def card(self) -> dict[str, Any]:
-        """Card of the config's environment, measured at first access."""
+        """Environment card of the config's environment. If the constructor got none, it is measured at first access."""
         if self._card is None:
             with keeping_switches():
                 self._card = environment_card(self.config.env)
@@ -214,7 +220,7 @@ class Trainer:
         return self.collector.policy_steps
 
     def collect(self) -> None:
-        """Take T steps in all environments and add them to the buffer.
+        """Collect one rollout, `algo.collect_length` steps in all environments, and add it to the buffer.
 
         Raises RunError if `update` was not called for the previous rollout, and EnvironmentFault if the environments
         changed torch's global switches.
@@ -244,7 +250,10 @@ class Trainer:
         return metrics
 
     def take_gradient_steps(self, on_batch: OnProgress | None = None) -> list[Metrics]:
-        """Do the same as `update`, but do not read the metrics, so that the processor does not wait for the device."""
+        """Take a gradient step on each batch that is due, and return the metrics, which may still be tensors on a GPU.
+
+        `update` calls this method and then checks that the metrics are finite, which waits for the GPU.
+        """
         if not self._waiting:
             raise RunError("call collect() before update(): nothing was collected since the last update")
         self.iterations, self._waiting = self.iterations + 1, False
@@ -267,20 +276,21 @@ class Trainer:
         return check_metrics({**self.buffer.metrics(), **self.plan.metrics(self._due), **failed})
 
     def _read(self, metrics: list[Metrics], updates: int, episodes: Sequence[Episode] = ()) -> dict[str, list[float]]:
-        """Return name -> metrics as numbers; raise a RunError if one is not finite."""
+        """Convert metrics to Python numbers, and return name -> values; raise a RunError if one is not finite."""
         window = MetricsWindow(self.config.metric)
         window.start_updates = updates
         window.add(metrics, [*episodes])
         return window.check_finite(self.policy_steps, self.learner.updates)
 
     def advance(self, until: int, on_iteration: OnIteration, on_batch: OnProgress | None = None) -> None:
-        """Run whole iterations until `until` policy steps are taken.
+        """Run iterations until at least `until` policy steps are taken.
 
         Args:
-            until: number of policy steps.
-            on_iteration: called after each iteration with the metrics of its updates, which have not been read; the
-                loop ends if it returns True.
-            on_batch: progress callback within an iteration, see `update`.
+            until: number of policy steps since the start of training.
+            on_iteration: called after each iteration with the metrics of its gradient steps, which may still be tensors
+                on a GPU. If it returns True, the loop ends.
+            on_batch: called before each gradient step with the number of finished batches of the iteration and their
+                total.
         """
         while self.policy_steps < until:
             self.collect()
@@ -291,23 +301,27 @@ class Trainer:
         """Train to the end of the budget and yield the results of each iteration."""
         while self.policy_steps < self.budget:
             self.collect()
-            before, metrics = self.learner.updates, self.take_gradient_steps()
+            updates, metrics = self.learner.updates, self.take_gradient_steps()
             episodes = self.envs.pop_episodes()
-            numbers = self._read([*metrics, self.metrics()], before, episodes)
+            numbers = self._read([*metrics, self.metrics()], updates, episodes)
             means = {name: sum(values) / len(values) for name, values in numbers.items()}
             yield Iteration(self.policy_steps, self.env_steps, means, episodes)
             if self.config.is_tried(self.learner.updates):
                 return
 
     def remember(self, dataset: Path | str | TensorDict) -> None:
-        """Add a dataset to the replay buffer before the first iteration. Its rows do not cause gradient steps.
+        """Add a dataset to the replay buffer before the first iteration.
+
+        The rows of the dataset do not count for the replay ratio, so they cause no gradient steps.
 
         Args:
-            dataset: folder written by `shepherd collect`, `minari:NAME`, or rows [T, K] of `rlcore.data.dataset`
-                with actions in the environment's form.
+            dataset: one of: folder written by `shepherd collect`; name of a Minari dataset as `minari:NAME`; TensorDict
+                [T, K] in the format of `rlcore.data.dataset` (T time steps of K environments), with the actions that
+                were passed to the environments.
 
         Raises:
-            UserError: If training has begun, the algorithm has no replay buffer, or the environment differs.
+            UserError: If training has already begun, if the algorithm has no replay buffer, or if the dataset is from
+                another environment.
         """
         if self.policy_steps:
             raise UserError("remember(dataset): training has already begun; call it before the first iteration")
@@ -330,10 +344,10 @@ class Trainer:
     def evaluate(
         self, episodes: int | None = None, *, greedy: bool = True, on_progress: OnProgress | None = None
     ) -> dict[str, Any]:
-        """Evaluate the agent in episodes with seeds that training never uses; return mean, std, ci95, returns, ….
+        """Evaluate the agent in the config's environment, on seeds that training never uses.
 
-        The agent does not change. Raises UserError if the argument `envs` has another spec than the config's
-        environment.
+        Return a dict of statistics, such as mean, std, ci95 and the returns of the episodes. The agent does not change.
+        Raises UserError if the constructor got `envs` with another spec than that of the config's environment.
         """
         if self._foreign:
             self._refuse_other_environment()
@@ -352,13 +366,14 @@ class Trainer:
         other = f"{theirs.id}" if theirs.id != ours.id else f"{theirs.id} with other spaces"
         raise UserError(
             f"evaluate() uses env.id={ours.id} of the config, but training uses {other} (argument envs); set env.id to "
-            f"the trained environment, or, if it is the same one, give envs.spec the id and spaces of {ours.id}"
+            f"the environment of envs, or, if they are the same environment, set envs.spec to the spec of {ours.id}"
         )
 
     def state_dict(self, folder: Path | None = None) -> State:
-        """Return the state of all ranks on which the next iteration depends; all ranks must call it together.
+        """Return the state that the next iteration depends on, of all ranks. All ranks must call this method together.
 
-        If a folder is given, each rank writes its chunks there, so that they are not sent to rank 0.
+        If `folder` is not None, each rank writes the rows of its replay buffer to this folder of checkpoints, so that
+        they are not sent to rank 0.
         """
         if self._waiting:
             raise RunError("call update() before saving: the last rollout has not been used")
@@ -383,7 +398,7 @@ class Trainer:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a `state_dict`; raise ValueError if shapes or the number of ranks differ."""
+        """Restore the state that `state_dict` returned; raise ValueError if shapes or the number of ranks differ."""
         for name, theirs, ours in differing_shapes(state["learner"]["agent"], self.learner.state_dict()["agent"]):
             raise ValueError(f"the agent's {name} is {theirs} in the state, but {ours} in this training")
         if len(state["ranks"]) != self.ranks.size:
@@ -403,16 +418,18 @@ class Trainer:
         return checkpoint.save(folder, self.policy_steps, self.state_dict(folder), bookkeeping, replace=True)
 
     def load(self, path: Path | str) -> Trainer:
-        """Load a checkpoint, or the newest one in a folder, and return this object.
+        """Load a checkpoint into this trainer, and return this trainer.
 
-        Raises UserError if there is no valid checkpoint, or if it belongs to another config. If shapes of weights
-        differ, this object does not change.
+        `path` is a checkpoint, or a folder of checkpoints, from which the newest valid one is loaded. Raises UserError
+        if there is no valid checkpoint, or if its state does not fit this config. If the shapes of weights differ,
+        this trainer does not change.
         """
-        there = (Path(path) / "manifest.json").is_file()
-        source = Path(path) if there else checkpoint.newest_good(Path(path), with_chunks=True)
+        is_checkpoint = (Path(path) / "manifest.json").is_file()
+        source = Path(path) if is_checkpoint else checkpoint.newest_good(Path(path), with_chunks=True)
         if source is None:
             raise UserError(
-                f"{path}: no valid checkpoint there; give the path that Trainer.save returned, or its folder"
+                f"{path}: this is no valid checkpoint and contains none; give the path that Trainer.save returned, or "
+                "the folder that was passed to it"
             )
         learning, _ = checkpoint.load(source)
         with reading_state(source):

@@ -1,4 +1,7 @@
-"""Warm-up: a second learner in random environments traces all functions, so that they can be compiled in parallel."""
+"""Warm-up of compilation: a second trainer with random environments traces all functions that training will compile.
+
+They can then be compiled in parallel.
+"""
 
 from __future__ import annotations
 
@@ -27,17 +30,17 @@ LIMIT = 30.0  # maximum duration in seconds; a longer warm-up would save no time
 
 
 def warm_up(context: Context, envs: VectorEnv, make: Callable[[Context, VectorEnv], Any]) -> None:
-    """Compile all functions of a training in parallel; called if the first one is not in the cache.
+    """Compile all functions of a training in parallel. Call it if the first function is not in the cache.
 
-    The warm-up ends when the agent has acted and every kind of gradient step was taken, or after 30 s. If it misses a
-    function, or calls it with other shapes than the training, only time is lost: the training compiles a missing
-    function at its first call. Functions that cannot be compiled, or whose compiled results differ, are logged before
-    training starts.
+    A second trainer, which `make` creates, is trained in random environments. The warm-up ends when its agent has acted
+    and every kind of gradient step was taken, or after 30 s. If the warm-up misses a function, or calls it with other
+    shapes than the training, only time is lost, because the training compiles a missing function at its first call.
+    Functions that cannot be compiled, or whose compiled results differ, are logged before training starts.
 
     Args:
-        context: context of the training; its learner, random streams and environments do not change.
-        envs: environments of the training; only their spec, number and device are used.
-        make: creates the second trainer from a context and environments (`Trainer.from_context`).
+        context: context of the training, which does not change.
+        envs: environments of the training. They are not stepped; only their spec, number and device are used.
+        make: function that creates a trainer from a context and environments, such as `Trainer.from_context`.
     """
     compiler = context.compiler and replace(context.compiler, made=[])
     apart = replace(context, ranks=NullRanks(context.ranks.rank, context.ranks.size), compiler=compiler)
@@ -62,7 +65,7 @@ def warm_up(context: Context, envs: VectorEnv, make: Callable[[Context, VectorEn
 
 
 class _Finished(Exception):
-    """Raised if the remaining gradient steps of an update are not needed."""
+    """Raised to skip the remaining gradient steps of an iteration, because each kind was already taken."""
 
 
 def _took_all_steps(learner: Learner) -> bool:
@@ -83,13 +86,17 @@ class NullRanks:
         self.rank, self.size = rank, size
 
     def sum(self, value: Tensor) -> Tensor:
-        """Return the tensor itself; as in training, raise an error if a traced function sums over several ranks."""
+        """Return the tensor unchanged, without communication.
+
+        If `size` > 1 and this method is called inside a function that is traced for compilation, raise the same error
+        as in training.
+        """
         if self.size > 1:
             refuse_sum_over_ranks()
         return value
 
     def gather(self, value: Any) -> list[Any]:
-        """Return the value once for each rank."""
+        """Return a list of `size` references to the value, as if all ranks had the same value."""
         return [value] * self.size
 
 
@@ -142,7 +149,7 @@ class RandomEnvs:
         return []
 
     def boundary(self) -> TimeStep | None:
-        """Return None; boundaries have no effect."""
+        """Return None: a checkpoint does not truncate episodes."""
         return None
 
     def state_dict(self) -> State:

@@ -17,7 +17,10 @@ from rlcore.user_code import explain_exit
 
 
 def run_worker_rank(run: RunDirectory) -> None:
-    """Execute commands from stdin until `stop` or the end of stdin; writes no files except chunks of checkpoints."""
+    """Execute the commands that rank 0 writes to stdin, until `stop` or the end of stdin.
+
+    The only files that this rank writes are those of its replay buffer in checkpoints.
+    """
     from rlcore.train.run_trainer import RunTrainer
 
     session = RunTrainer(run)
@@ -33,7 +36,7 @@ def run_worker_rank(run: RunDirectory) -> None:
 
 
 def main() -> None:
-    """Run the process. Signals are ignored: rank 0 handles them and ends this process."""
+    """Run the process of a worker rank. It ignores signals, because rank 0 handles them and ends this process."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     output = os.fdopen(os.dup(1), "w")

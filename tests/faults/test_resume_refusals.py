@@ -247,7 +247,7 @@ def test_resume_from_run_names_its_newest_checkpoint(source: RunDirectory, tmp_p
     newest = checkpoint.resolve(source, "latest")
     for place, message in (
         (source.path, f"this is a run.*shepherd resume {source.path}`; .*checkpoint.resume_from={newest}$"),
-        (tmp_path / "nowhere", "no checkpoint there; give its folder"),
+        (tmp_path / "nowhere", "this is not the folder of a checkpoint; give such a folder"),
     ):
         typed = [*SMALL, f"checkpoint.resume_from={place}", f"run_dir={tmp_path / 'b'}"]
         with pytest.raises(UserError, match=f"^checkpoint.resume_from={place}: {message}"):

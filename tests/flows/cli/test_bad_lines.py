@@ -92,7 +92,7 @@ LINES = [
     ("stage make-env new exp=ppo plugins=[nosuch_module]", "this module cannot be imported"),
     ("stage make-env new exp=ppo run_name=../../x", "must not contain '..'"),
     ("stage make-env new exp=ppo 'run_name=a\x1b[2Jb'", r"run_name=a\x1b[2Jb: must not contain control characters"),
-    ("stage make-env new exp=ppo checkpoint.resume_from=nowhere", "no checkpoint there"),
+    ("stage make-env new exp=ppo checkpoint.resume_from=nowhere", "this is not the folder of a checkpoint"),
     ("stage make-env new exp=ppo 'seed=${nosuch}'", "there is no key 'nosuch'"),
 ]
 

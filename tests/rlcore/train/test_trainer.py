@@ -136,7 +136,9 @@ def test_load_refuses_other_training_and_changes_nothing(tmp_path: Path) -> None
     with pytest.raises(RunError, match="^the environments were saved with num_envs=2, but num_envs is 4 now; use "):
         more.load(path)
     for place in ("nope", tmp_path):
-        with pytest.raises(UserError, match=rf"^{place}: no valid checkpoint there; .* Trainer.save") as refused:
+        with pytest.raises(
+            UserError, match=rf"^{place}: this is no valid checkpoint and contains none; .* Trainer.save"
+        ) as refused:
             wide.load(place)
         assert "--" not in str(refused.value)
     with pytest.raises(UserError, match=rf"^{tmp_path}: contains no policy; .* Trainer.save"):
