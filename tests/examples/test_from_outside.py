@@ -201,7 +201,7 @@ def test_plugin_model_is_served_with_saved_code(user: RunDirectory, tmp_path: Pa
     assert np.load(tmp_path / "actions.npy").tolist() == load_policy(user.path).predict(obs).tolist()
 
 
-def test_make_env_params_sets_aside_run_of_changed_plugin(
+def test_make_env_sets_aside_run_of_changed_plugin(
     folder: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     assert main(["config", "exp=mine", "--params", PLUGIN]) == 0

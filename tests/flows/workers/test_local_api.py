@@ -29,9 +29,9 @@ pytestmark = heavy
 def messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     monkeypatch.setenv("SHEPHERD_HOME", str(tmp_path))
     (tmp_path / ".shepherd").mkdir()
-    heard_messages: list[str] = []
-    with subscribe(lambda kind, facts: heard_messages.append(facts["doing"])):
-        yield heard_messages
+    received: list[str] = []
+    with subscribe(lambda kind, facts: received.append(facts["doing"])):
+        yield received
 
 
 @pytest.fixture
@@ -143,7 +143,7 @@ def test_prefect_client_survives_api_restart(tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.slow
-def test_prefect_api_serves_the_home_of_each_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prefect_api_serves_home_of_each_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A notebook trains twice, the second time in another home; changes of state are stored, their events are not."""
     from tests.stores import furnish, query
 

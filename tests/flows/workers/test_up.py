@@ -287,7 +287,7 @@ def test_deploy_creates_deployments_of_every_flow(checkout: Path, monkeypatch: p
     assert places == {
         ("flows/train.py", "default"): ("local", "default", {}),
         ("flows/train.py", "gpu"): ("gpu", "default", gpu),
-        ("flows/sweep.py", "default"): ("local", "drivers", {}),  # it waits for trainings and takes no slot of theirs
+        ("flows/sweep.py", "default"): ("local", "drivers", {}),  # it waits for trainings and takes none of their slots
         ("flows/sweep.py", "gpu"): ("local", "drivers", gpu),
     }
     pulled = {"prefect.deployments.steps.set_working_directory": {"directory": str(checkout)}}
