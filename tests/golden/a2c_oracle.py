@@ -146,5 +146,5 @@ def check_is_ppo(module: ModuleType, kind: str, optimizer: str, reduction: str, 
     theirs = {name: p.detach().numpy() for name, p in other.agent.named_parameters()}
     # Measured 3e-6 of the movement, in float32.
     gap = max(np.abs(value - theirs[name]).max() for name, value in training.weights().items())
-    moved = max(np.abs(value - before[name]).max() for name, value in training.weights().items())
-    assert gap < 3e-5 * moved, f"parameters differ by {gap:.1e}, after moving by {moved:.1e}"
+    movement = max(np.abs(value - before[name]).max() for name, value in training.weights().items())
+    assert gap < 3e-5 * movement, f"parameters differ by {gap:.1e}, after moving by {movement:.1e}"

@@ -69,8 +69,11 @@ def check_nothing_learned(module: ModuleType) -> None:
     """Check that a new agent predicts reward and value 0, because its output weights are 0."""
     learner = make_learner(module, ["exp=dreamer_v3", *type_keys(MADE["common"])], (), 16)
     feat = torch.randn(7, sum(learner.agent.world.rssm.sizes), generator=torch.Generator().manual_seed(0)).double()
-    for told in (learner.agent.world.predict_reward(feat), learner.behavior.number.mean(learner.behavior.critic(feat))):
-        assert not told.any(), told
+    for output in (
+        learner.agent.world.predict_reward(feat),
+        learner.behavior.number.mean(learner.behavior.critic(feat)),
+    ):
+        assert not output.any(), output
 
 
 def check_owed(module: ModuleType) -> None:

@@ -87,12 +87,12 @@ def train(model: A2C, samples: int) -> dict[str, np.ndarray]:
     norms: list[float] = []
     clip, permutation = torch.nn.utils.clip_grad_norm_, np.random.permutation
 
-    def watched(*args: Any, **kwargs: Any) -> torch.Tensor:
+    def record_norm(*args: Any, **kwargs: Any) -> torch.Tensor:
         norm = clip(*args, **kwargs)
         norms.append(float(norm))
         return norm
 
-    torch.nn.utils.clip_grad_norm_, np.random.permutation = watched, Order(np.arange(samples)[None])
+    torch.nn.utils.clip_grad_norm_, np.random.permutation = record_norm, Order(np.arange(samples)[None])
     try:
         model.train()
     finally:
@@ -149,7 +149,7 @@ def main() -> None:
     for name in ACTIONS:
         update_fixture(name)
     rollout_fixture()
-    made = {
+    description = {
         "stable_baselines3": stable_baselines3.__version__,
         "torch": torch.__version__,
         "numpy": np.__version__,
@@ -158,7 +158,7 @@ def main() -> None:
         "steps": STEPS,
         "rollout": ROLLOUT,
     }
-    (HERE / "a2c_fixtures.json").write_text(json.dumps(made, indent=2) + "\n")
+    (HERE / "a2c_fixtures.json").write_text(json.dumps(description, indent=2) + "\n")
 
 
 if __name__ == "__main__":

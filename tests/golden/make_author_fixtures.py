@@ -31,7 +31,7 @@ jax.config.update("jax_enable_x64", True)
 jaxutils.COMPUTE_DTYPE = nets.f32 = jnp.float64
 
 
-def of_model(given: dict[str, Any], says: dict[str, float]) -> dict[str, Any]:
+def of_model(given: dict[str, Any], options: dict[str, float]) -> dict[str, Any]:
     """Return the terms of the model loss, and the gradient of their sum with respect to each logit."""
     latents, classes = given["posterior"].shape[-2:]
 
@@ -44,8 +44,8 @@ def of_model(given: dict[str, Any], says: dict[str, float]) -> dict[str, Any]:
         seen = jaxutils.MSEDist(leaves["guess"], 1, "sum").log_prob(given["seen"])
         ends = tfp.distributions.Bernoulli(leaves["continue_logits"]).log_prob(1 - given["terminated"])
         return {
-            "dynamic": says["dynamic"] * rssm.dyn_loss(posterior, prior, free=says["nats"]).mean(),
-            "representation": says["representation"] * rssm.rep_loss(posterior, prior, free=says["nats"]).mean(),
+            "dynamic": options["dynamic"] * rssm.dyn_loss(posterior, prior, free=options["nats"]).mean(),
+            "representation": options["representation"] * rssm.rep_loss(posterior, prior, free=options["nats"]).mean(),
             "reward": -reward.mean(),
             "reco": -seen.mean(),
             "continue": -ends.mean(),
@@ -53,21 +53,21 @@ def of_model(given: dict[str, Any], says: dict[str, float]) -> dict[str, Any]:
 
     names = ("posterior", "prior", "guess", "reward_logits", "continue_logits")
     leaves = {name: given[name] for name in names}
-    rssm = Unlearned(nets.RSSM, _stoch=latents, _classes=classes, _unimix=says["unimix"])
+    rssm = Unlearned(nets.RSSM, _stoch=latents, _classes=classes, _unimix=options["unimix"])
     found = inside(terms, leaves)
     gradients = jax.grad(lambda leaves: sum(inside(terms, leaves).values()))(leaves)
     return found | {f"gradient/{name}": value for name, value in gradients.items()}
 
 
-def of_imagined(given: dict[str, Any], says: dict[str, float], low: float, high: float) -> dict[str, Any]:
+def of_imagined(given: dict[str, Any], options: dict[str, float], low: float, high: float) -> dict[str, Any]:
     """Return actor and critic losses on imagined states, λ-returns, weights, gradients and the return scale."""
     feat, choices = given["feat"], given["actor"].shape[-1]
     action = jax.nn.one_hot(given["action"], choices, dtype=jnp.float64)
     action = jnp.concatenate([action, action[:1]])  # the last is not part of any loss
     config = SimpleNamespace(
-        horizon=1 / (1 - says["gamma"]),
-        return_lambda=says["lmbda"],
-        actent=says["coef"],
+        horizon=1 / (1 - options["gamma"]),
+        return_lambda=options["lmbda"],
+        actent=options["coef"],
         imag_unroll=True,
         critic_slowreg="logprob",
         loss_scales=SimpleNamespace(actor=1.0, critic=1.0, slowreg=1.0),
@@ -94,12 +94,12 @@ def of_imagined(given: dict[str, Any], says: dict[str, float], low: float, high:
         return Unlearned(agent.VFunction, rewfn=rewards, config=config, net=number(weight), slow=number(given["slow"]))
 
     def act(weight: Any) -> Any:
-        scale = jaxutils.Moments(impl="perc_ema", decay=says["decay"], max=1.0, name="scale")
+        scale = jaxutils.Moments(impl="perc_ema", decay=options["decay"], max=1.0, name="scale")
         scale.low.write(jnp.float32(low))
         scale.high.write(jnp.float32(high))
 
         def policy(rows: Any) -> Any:
-            how = {"_dist": "onehot", "_unimix": says["unimix"], "_outscale": 1.0, "_outnorm": False}
+            how = {"_dist": "onehot", "_unimix": options["unimix"], "_outscale": 1.0, "_outnorm": False}
             return Unlearned(nets.Dist, _shape=(choices,), **how).inner(rows["feat"] @ weight)
 
         parts: dict[str, Any] = {
@@ -156,10 +156,10 @@ def main() -> None:
     def part(prefix: str) -> dict[str, Any]:
         return {name.removeprefix(prefix): value for name, value in rows.items() if name.startswith(prefix)}
 
-    says = {name: float(value) for name, value in part("settings/").items()}
-    expected = {f"model/{name}": value for name, value in of_model(part("model/"), says).items()}
+    options = {name: float(value) for name, value in part("settings/").items()}
+    expected = {f"model/{name}": value for name, value in of_model(part("model/"), options).items()}
     for scale, (low, high) in part("scales/").items():
-        found = of_imagined(part("imagined/"), says, float(low), float(high))
+        found = of_imagined(part("imagined/"), options, float(low), float(high))
         expected |= {f"{scale}/{name}": value for name, value in found.items()}
     content = {f"expected/{name}": np.asarray(value) for name, value in expected.items()}
     np.savez_compressed(HERE / "author_dreamer_v3.npz", **content)

@@ -80,9 +80,9 @@ def train(model: CrossQ, batch: dict[str, np.ndarray], noise: np.ndarray) -> dic
         given["obs"], given["u"].tanh(), given["next_obs"], given["done"][:, None], given["reward"][:, None]
     )
     left, variance = iter(torch.from_numpy(noise)), torch.Tensor.var
-    drawn = mock.patch("torch.distributions.normal._standard_normal", lambda *args, **kwargs: next(left))
+    given_noise = mock.patch("torch.distributions.normal._standard_normal", lambda *args, **kwargs: next(left))
     biased = mock.patch.object(torch.Tensor, "var", lambda self, dim: variance(self, dim, correction=0))
-    with drawn, biased, mock.patch.object(model.replay_buffer, "sample", lambda *args, **kwargs: samples):
+    with given_noise, biased, mock.patch.object(model.replay_buffer, "sample", lambda *args, **kwargs: samples):
         model.train(gradient_steps=1, batch_size=BATCH)
     return {name: model.logger.name_to_value[f"train/{name}"] for name in ("actor_loss", "critic_loss")}
 

@@ -28,7 +28,7 @@ from tests.golden.diambra_cases import CASES, SEEDS, STEPS, digest, scripted
 FILE = Path(__file__).parent / "diambra.json"
 
 
-def sent() -> dict[str, str]:
+def example_messages() -> dict[str, str]:
     """Return messages with a value in every used field, serialized by the original classes, in hex."""
     episode = theirs.EnvSettings.EpisodeSettings(
         random_seed=3,
@@ -84,7 +84,7 @@ def sent() -> dict[str, str]:
     return {name: message.SerializeToString(deterministic=True).hex() for name, message in found.items()}
 
 
-def described(space: Any) -> dict[str, Any]:
+def describe(space: Any) -> dict[str, Any]:
     """Return shape and bounds of every key."""
     return {
         key: {"shape": list(box.shape), "low": np.ravel(box.low).min().item(), "high": np.ravel(box.high).tolist()}
@@ -93,7 +93,7 @@ def described(space: Any) -> dict[str, Any]:
     } | {"frame": {"shape": list(space["frame"].shape)}}
 
 
-def played(case: dict[str, Any]) -> dict[str, Any]:
+def play(case: dict[str, Any]) -> dict[str, Any]:
     """Return the spaces, and the digest of every time step at the beginning of an episode."""
     arguments = {key: value for key, value in case.items() if key != "id"}
     groups = {key: dict(arguments.get(key, {})) for key in ("diambra_settings", "diambra_wrappers")}
@@ -112,14 +112,14 @@ def played(case: dict[str, Any]) -> dict[str, Any]:
             digests.append(digest(obs, float(reward), bool(terminated)))
             if terminated:
                 break
-    found = {"keys": described(env.observation_space), "digests": hashlib.sha256("".join(digests).encode()).hexdigest()}
+    found = {"keys": describe(env.observation_space), "digests": hashlib.sha256("".join(digests).encode()).hexdigest()}
     env.env.unwrapped.arena_engine.close()  # the original close() needs a window
     return found | {"first": digests[:3], "action": str(env.action_space), "arrivals": len(digests)}
 
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
-    episodes = {name: played(case) for name, case in CASES.items()}
+    episodes = {name: play(case) for name, case in CASES.items()}
     lines = [f"{json.dumps(name)}: {json.dumps(case)}" for name, case in episodes.items()]
     body = ",\n".join(lines)
-    FILE.write_text(f'{{"messages": {json.dumps(sent(), indent=1)},\n"episodes": {{\n{body}\n}}}}\n')
+    FILE.write_text(f'{{"messages": {json.dumps(example_messages(), indent=1)},\n"episodes": {{\n{body}\n}}}}\n')

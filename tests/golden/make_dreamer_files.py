@@ -25,8 +25,8 @@ OF_THE_MOMENT = ("hydra", "exp_name", "run_name", "root_dir", "log_root")
 def leaves(exp: str, *words: str) -> dict[str, Any]:
     """Return the dotted keys of an `exp` with further overrides, resolved."""
     with hydra.initialize_config_module("sheeprl.configs", version_base="1.3"):
-        made = hydra.compose("config", [f"exp={exp}", *words])
-    tree = OmegaConf.to_container(made, resolve=False)
+        composed = hydra.compose("config", [f"exp={exp}", *words])
+    tree = OmegaConf.to_container(composed, resolve=False)
     for key in OF_THE_MOMENT:
         tree.pop(key, None)
     tree["metric"].pop("logger", None)
@@ -51,8 +51,8 @@ def main() -> None:
         for p in folder.iterdir()
         if p.name.startswith(("dreamer_v1", "dreamer_v2", "dreamer_v3"))
     )
-    made = {name: leaves(name) for name in names if "v3_5" not in name}
-    rows = [f"{json.dumps(name)}: {json.dumps(values, sort_keys=True)}" for name, values in made.items()]
+    composed = {name: leaves(name) for name in names if "v3_5" not in name}
+    rows = [f"{json.dumps(name)}: {json.dumps(values, sort_keys=True)}" for name, values in composed.items()]
     (HERE / "dreamer_files.json").write_text("{\n" + ",\n".join(rows) + "\n}\n")
 
 

@@ -56,11 +56,11 @@ def count_planned(exp: str, ranks: int) -> list[list[int]]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # for sequences that are longer than the first steps
         _, first, more, iterations, ratio = off_policy_schedule(config, {}, 1, iterations, row, ranks)
-    told = {first, *(iterations * place // PLACES for place in range(1, PLACES + 1))}
+    places = {first, *(iterations * place // PLACES for place in range(1, PLACES + 1))}
     taken, found = 0, list[list[int]]()
     for iteration in range(first, iterations + 1):
         taken += ratio((iteration - first + 1) * row / ranks) + (more if iteration == first else 0)
-        if iteration in told:
+        if iteration in places:
             found.append([iteration * row, taken])
     return found
 
@@ -81,8 +81,8 @@ def main() -> None:
     plans = {exp: {ranks: count_planned(exp, ranks) for ranks in (1, 2)} for exp in EXPS}
     runs = {exp: {"algo": SMALL[exp], "gradient_steps": count_done(exp)} for exp in SMALL}
     parts = []
-    for name, made in (("planned", plans), ("done", runs)):
-        rows = [f"{json.dumps(exp)}: {json.dumps(found)}" for exp, found in made.items()]
+    for name, counts in (("planned", plans), ("done", runs)):
+        rows = [f"{json.dumps(exp)}: {json.dumps(found)}" for exp, found in counts.items()]
         parts.append(f"{json.dumps(name)}: {{\n" + ",\n".join(rows) + "\n}")
     (HERE / "dreamer_updates.json").write_text("{" + ", ".join(parts) + "}\n")
 

@@ -70,10 +70,10 @@ def draw_independent(samples: Samples) -> Any:
     def rsample(self: Any, *shape: Any) -> Tensor:
         if not isinstance(self.base_dist, Normal):
             return plain(self, *shape)
-        made = samples.normal(self.base_dist)
+        result = samples.normal(self.base_dist)
         kind, noise = samples.drawn.pop()
-        samples.drawn.append(("latent" if made.shape[-1] == LATENTS else kind, noise))
-        return made
+        samples.drawn.append(("latent" if result.shape[-1] == LATENTS else kind, noise))
+        return result
 
     return rsample
 
@@ -113,7 +113,7 @@ def make(name: str, changes: dict[str, Any]) -> dict[str, np.ndarray]:
         samples.drawn.clear()
         rows = slice(None, -1 if model.use_continues else None)  # like its training
         how = {"horizon": HORIZON, "gamma": cfg.algo.gamma, "lmbda": cfg.algo.lmbda}
-        made = imagine(
+        result = imagine(
             world,
             actor,
             critic,
@@ -122,7 +122,7 @@ def make(name: str, changes: dict[str, Any]) -> dict[str, np.ndarray]:
             use_continues=model.use_continues,
             **how,
         )
-    trajectories, returns, discount = made
+    trajectories, returns, discount = result
     policy_loss = actor_loss(discount * returns)
     value_loss = value_loss_fn(critic, trajectories, returns, discount)
     metrics = {f"{'Loss' if key.endswith('loss') else 'State'}/{key}": value for key, value in found.items()}

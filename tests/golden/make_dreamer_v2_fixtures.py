@@ -135,7 +135,7 @@ def make(name: str, changes: dict[str, Any]) -> dict[str, np.ndarray]:
         observed = samples.of("latent")[1::2]  # a prior is sampled before each posterior
         samples.drawn.clear()
         how = {"horizon": HORIZON, "gamma": cfg.algo.gamma, "lmbda": cfg.algo.lmbda}
-        made = imagine(
+        result = imagine(
             world,
             actor,
             target,
@@ -145,7 +145,7 @@ def make(name: str, changes: dict[str, Any]) -> dict[str, np.ndarray]:
             use_continues=model.use_continues,
             **how,
         )
-    trajectories, actions, values, returns, discount = made
+    trajectories, actions, values, returns, discount = result
     policy_loss = actor_loss(
         actor,
         trajectories,

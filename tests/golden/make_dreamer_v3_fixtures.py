@@ -97,8 +97,8 @@ def make(name: str, changes: dict[str, Any]) -> dict[str, np.ndarray]:
         samples.drawn.clear()
         clip = 0.0 if discrete else float(cfg.algo.actor.action_clip)
         how = {"horizon": HORIZON, "gamma": cfg.algo.gamma, "lmbda": cfg.algo.lmbda, "action_clip": clip}
-        made = imagine(world, actor, critic, posteriors, recurrent, data["terminated"], **how)
-    trajectories, actions, values, returns, discount = made
+        result = imagine(world, actor, critic, posteriors, recurrent, data["terminated"], **how)
+    trajectories, actions, values, returns, discount = result
     moments = Moments(cfg.algo.actor.moments.decay, cfg.algo.actor.moments.max, 0.05, 0.95)
     moments.low, moments.high = map(torch.tensor, SCALES[name])
     offset, scale = moments(returns, fabric)

@@ -169,12 +169,12 @@ def train(model: PPO, orders: np.ndarray) -> dict[str, np.ndarray]:
     norms: list[float] = []
     clip, permutation = torch.nn.utils.clip_grad_norm_, np.random.permutation
 
-    def watched(parameters, max_norm, *args, **kwargs):
+    def record_norm(parameters, max_norm, *args, **kwargs):
         norm = clip(parameters, max_norm, *args, **kwargs)
         norms.append(float(norm))
         return norm
 
-    torch.nn.utils.clip_grad_norm_, np.random.permutation = watched, Order(orders)
+    torch.nn.utils.clip_grad_norm_, np.random.permutation = record_norm, Order(orders)
     try:
         model.train()
     finally:
@@ -363,7 +363,7 @@ def main() -> None:
         update_fixture(name)
     gae_fixture()
     rollout_fixture()
-    made = {
+    description = {
         "stable_baselines3": stable_baselines3.__version__,
         "torch": torch.__version__,
         "numpy": np.__version__,
@@ -375,7 +375,7 @@ def main() -> None:
         "units": UNITS,
         "rollout": {"batch_size": 32, "gamma": 0.98, "gae_lambda": 0.9},
     }
-    (HERE / "fixtures.json").write_text(json.dumps(made, indent=2) + "\n")
+    (HERE / "fixtures.json").write_text(json.dumps(description, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -30,9 +30,9 @@ ENVIRONMENTS = (
 
 
 def main() -> None:
-    made = {name: leaves(name) for name in EXPERIMENTS}
-    made |= {f"env={name}": leaves("ppo", f"env={name}") for name in ENVIRONMENTS}
-    rows = [f"{json.dumps(name)}: {json.dumps(values, sort_keys=True)}" for name, values in made.items()]
+    resolved = {name: leaves(name) for name in EXPERIMENTS}
+    resolved |= {f"env={name}": leaves("ppo", f"env={name}") for name in ENVIRONMENTS}
+    rows = [f"{json.dumps(name)}: {json.dumps(values, sort_keys=True)}" for name, values in resolved.items()]
     (HERE / "other_files.json").write_text("{\n" + ",\n".join(rows) + "\n}\n")
 
 

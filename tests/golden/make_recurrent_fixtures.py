@@ -118,8 +118,8 @@ def play(model: Any, space: spaces.Space) -> dict[str, np.ndarray]:
     rows["action"] = np.stack(drawn).reshape(*shape, -1)
     rows["action_before"] = np.stack([np.atleast_1d(space.sample()) for _ in range(ENVS)])
     earlier = np.concatenate([rows["action_before"][None], rows["action"][:-1]])
-    said = np.where(rows["is_first"][..., None], 0.0, encode(space, earlier))
-    rows["seen"] = np.concatenate([rows["obs"], said], -1)
+    previous = np.where(rows["is_first"][..., None], 0.0, encode(space, earlier))
+    rows["seen"] = np.concatenate([rows["obs"], previous], -1)
     carry = torch.from_numpy(rng.normal(0, 0.5, (2, 1, ENVS, UNITS)))
     kept, values, logprobs = [], [], []
     for t in range(LENGTH + 1):

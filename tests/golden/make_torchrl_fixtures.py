@@ -202,11 +202,11 @@ def of_imagined(given: dict[str, Tensor], low: float, high: float) -> dict[str, 
     valued.value_bins = symexp_bins()
     for target in valued.target_value_model_params.values(True, True):
         target.data.copy_(held["slow"])
-    judged, _ = valued(imagined)
-    (of_critic,) = torch.autograd.grad(judged["loss_value"], [*valued.value_model_params.values(True, True)])
+    losses, _ = valued(imagined)
+    (of_critic,) = torch.autograd.grad(losses["loss_value"], [*valued.value_model_params.values(True, True)])
     return {
         "policy": acted["loss_actor"],
-        "value": judged["loss_value"],
+        "value": losses["loss_value"],
         "returns": imagined["lambda_target"].squeeze(-1).T,
         "weight": imagined["discount_weight"].squeeze(-1).T,
         "low": acted["return_low"],

@@ -217,8 +217,8 @@ def find(name: str) -> FunctionType:
     found = set()
     for path, module in list(sys.modules.items()):
         if path.startswith("rlcore."):
-            room = path.removesuffix(".learner").removesuffix(".config").rpartition(".")[2]
-            inside = name.removeprefix(f"{room}.")
+            package = path.removesuffix(".learner").removesuffix(".config").rpartition(".")[2]
+            inside = name.removeprefix(f"{package}.")
             value: Any = functools.reduce(lambda held, part: getattr(held, part, None), inside.split("."), module)
             function = inspect.unwrap(value) if callable(value) else None
             if isinstance(function, FunctionType) and (function.__module__, function.__qualname__) == (path, inside):

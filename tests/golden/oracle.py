@@ -99,9 +99,9 @@ def make_config(module: ModuleType, setting: dict[str, Any], rollout_steps: int,
 
 def make_learner(module: ModuleType, config: Any, kind: str, initial: dict[str, np.ndarray], dtype: torch.dtype) -> Any:
     spec = EnvSpec("Golden-v0", {"state": ArraySpec((4,), "float32")}, ACTIONS[kind])
-    made = fabric("64-true" if dtype == torch.float64 else "32-true")
+    own_fabric = fabric("64-true" if dtype == torch.float64 else "32-true")
     run = RunConfig(algo=config, env=EnvConfig(id=spec.id))
-    learner, _, _ = module.build(Context(run, spec, made, FabricRanks(made), num_envs=1))
+    learner, _, _ = module.build(Context(run, spec, own_fabric, FabricRanks(own_fabric), num_envs=1))
     learner.agent.load_state_dict(ours(initial))
     learner.agent.encoder.forward = lambda obs, lead=1: obs["state"]  # in float64 too, which would become float32 there
     return learner

@@ -60,7 +60,7 @@ def make_batch(kind: str, dtype: torch.dtype) -> Batch:
     return Batch(steps, Trajectory({"state": rows["obs"][-1]}, *(rows[name][-1] for name in flags), carry=carry), 0)
 
 
-def judged(learner: Any, kind: str, batch: Batch) -> Any:
+def with_oracle_advantages(learner: Any, kind: str, batch: Batch) -> Any:
     """Return the samples of a batch with the oracle's advantages and returns in float64 instead of our own."""
     rows = part(fixture(f"recurrent_{kind}"), "rows/")
     taken = {name: torch.from_numpy(rows[name][:-1]).flatten() for name in ("advantage", "returns")}
@@ -76,7 +76,7 @@ def check_gradients(module: ModuleType, kind: str) -> None:
     """Check losses and gradients of the minibatches of one epoch in float64."""
     content, learner = fixture(f"recurrent_{kind}"), make_learner(module, kind, "base", torch.float64)
     batch = make_batch(kind, torch.float64)
-    samples = judged(learner, kind, batch)
+    samples = with_oracle_advantages(learner, kind, batch)
     rows, weight = learner.draw(samples.weight.view(batch.steps.reward.shape), orders(kind, "base"))
     advantage = standardize(samples.advantage[rows[0]], weight[0])
     parameters, coefs = dict(learner.agent.named_parameters()), {"clip_coef": 0.2, "ent_coef": 0.05}
@@ -99,7 +99,7 @@ def check_gradients(module: ModuleType, kind: str) -> None:
 def check_update(module: ModuleType, kind: str, variant: str) -> None:
     """Check weights, logged losses and gradient norms of one update in float64."""
     content, learner = fixture(f"recurrent_{kind}"), make_learner(module, kind, variant, torch.float64)
-    learner.samples = lambda batch: judged(learner, kind, batch)
+    learner.samples = lambda batch: with_oracle_advantages(learner, kind, batch)
     metrics = learner.update(make_batch(kind, torch.float64), orders(kind, variant))
     gap = distance(learner.agent, part(content, f"final/{variant}/"))
     assert gap < 1e-11, f"parameters differ by {gap:.1e}"

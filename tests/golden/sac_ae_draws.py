@@ -18,10 +18,10 @@ def weight(name: str, shape: tuple[int, ...]) -> np.ndarray:
     """Return a random parameter by its SheepRL name; targets differ from the critics, shared ones are equal."""
     tied = name.replace("_actor.encoder.cnn_encoder._model", "_critic.encoder.cnn_encoder._model")
     tied = tied.replace("_actor.encoder.mlp_encoder", "_critic.encoder.mlp_encoder")
-    drawn = np.random.default_rng(zlib.crc32(tied.encode())).normal(size=shape)
+    numbers = np.random.default_rng(zlib.crc32(tied.encode())).normal(size=shape)
     if len(shape) == 1:
-        return 0.1 * drawn + name.endswith("_model.1.weight")  # of LayerNorm: around 1
-    return drawn / np.sqrt(np.prod(shape[1:]))
+        return 0.1 * numbers + name.endswith("_model.1.weight")  # of LayerNorm: around 1
+    return numbers / np.sqrt(np.prod(shape[1:]))
 
 
 def batch(step: int) -> dict[str, np.ndarray]:

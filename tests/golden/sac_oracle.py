@@ -47,8 +47,8 @@ def make_learner(module: ModuleType, variant: str, config: Any = None, **changes
     for key, change in changes.items():
         values[key] = values[key] | change if isinstance(values.get(key), dict) else change
     run = RunConfig(algo=build(config or module.Config, values, "algo."), env=EnvConfig(id=SPEC.id, num_envs=1))
-    made = fabric("64-true")
-    return module.build(Context(run, SPEC, made, FabricRanks(made), num_envs=1))[0]
+    result = fabric("64-true")
+    return module.build(Context(run, SPEC, result, FabricRanks(result), num_envs=1))[0]
 
 
 def ours(weights: dict[str, np.ndarray], place: str) -> dict[str, Tensor]:
@@ -126,14 +126,14 @@ def check_n_step(module: ModuleType) -> None:
         Trajectory({"state": obs[at]}, obs[at], reward[at], ended[at][..., 0], ended[at][..., 1], no[at])
         for at in (slice(0, 3), 3)
     ]
-    made = module.n_step(Batch(*rows, policy_steps=0), gamma=0.5)
+    result = module.n_step(Batch(*rows, policy_steps=0), gamma=0.5)
     expected = {
         "reward": [1 + 1 + 1, 1, 1 + 1],  # 1 + 2/2 + 4/4; the first alone; the first two
         "discount": [0.125, 0.0, 0.25],
         "weight": [1, 1, 1],
     }
     for name, values in expected.items():
-        assert getattr(made, name)[:3].tolist() == values, (name, getattr(made, name))
-    assert made.obs["state"][:, 0].tolist() == [0, 1, 2, 3]
-    assert made.next_obs["state"][:, 0].tolist()[:3] == [12, 5, 10]
-    assert made.weight[3] == 0
+        assert getattr(result, name)[:3].tolist() == values, (name, getattr(result, name))
+    assert result.obs["state"][:, 0].tolist() == [0, 1, 2, 3]
+    assert result.next_obs["state"][:, 0].tolist()[:3] == [12, 5, 10]
+    assert result.weight[3] == 0

@@ -21,8 +21,8 @@ def compose(exp: str, changes: dict[str, Any]) -> Any:
     """Return SheepRL's config, resolved."""
     typed = [f"{key}={'null' if value is None else value}" for key, value in changes.items()]
     with hydra.initialize_config_module("sheeprl.configs", version_base="1.3"):
-        made = hydra.compose("config", [f"exp={exp}", "env=dummy", *typed])
-    return dotdict(OmegaConf.to_container(made, resolve=True, throw_on_missing=False))
+        composed = hydra.compose("config", [f"exp={exp}", "env=dummy", *typed])
+    return dotdict(OmegaConf.to_container(composed, resolve=True, throw_on_missing=False))
 
 
 class Samples:
@@ -102,11 +102,11 @@ def draw_normals(samples: Samples) -> Any:
 def leaves(preset: str) -> dict[str, Any]:
     """Return the dotted keys of a resolved preset, without those that only Hydra or a named class reads."""
     with hydra.initialize_config_module("sheeprl.configs", version_base="1.3"):
-        made = hydra.compose("config", [f"exp={preset}"])
-    tree = OmegaConf.to_container(made, resolve=False)
+        composed = hydra.compose("config", [f"exp={preset}"])
+    tree = OmegaConf.to_container(composed, resolve=False)
     for group in ("hydra", "model_manager", "metric", "fabric", "checkpoint"):
         tree.pop(group, None)
-    made = OmegaConf.create({key: tree[key] for key in ("algo", "env", "buffer", "seed")})
+    composed = OmegaConf.create({key: tree[key] for key in ("algo", "env", "buffer", "seed")})
     flat: dict[str, Any] = {}
 
     def walk(value: Any, place: str) -> None:
@@ -116,7 +116,7 @@ def leaves(preset: str) -> dict[str, Any]:
         else:
             flat[place] = value
 
-    walk(OmegaConf.to_container(made, resolve=True, throw_on_missing=False), "")
+    walk(OmegaConf.to_container(composed, resolve=True, throw_on_missing=False), "")
     return flat
 
 

@@ -57,11 +57,11 @@ def settings() -> dict[str, float]:
 
 def check_model(module: ModuleType, source: Source) -> None:
     """Check KL divergences of both sides, two-hot loss, vector distance, likelihood of ends: means and gradients."""
-    held, says, expected = given("model/"), settings(), given("expected/model/", source.file)
+    held, keys, expected = given("model/"), settings(), given("expected/model/", source.file)
     names = ("posterior", "prior", "guess", "reward_logits", "continue_logits")
     leaves = {name: held[name].requires_grad_() for name in names}
-    posterior, prior = (unimix(leaves[name], says["unimix"]) for name in ("posterior", "prior"))
-    kl = module.kl_loss(posterior, prior, says["dynamic"], says["representation"], says["nats"]).mean()
+    posterior, prior = (unimix(leaves[name], keys["unimix"]) for name in ("posterior", "prior"))
+    kl = module.kl_loss(posterior, prior, keys["dynamic"], keys["representation"], keys["nats"]).mean()
     reward = TwoHot(held["reward_logits"].shape[-1], source.grid).loss(leaves["reward_logits"], held["reward"]).mean()
     distance = squared_distance(leaves["guess"], held["seen"], 2).mean()
     ends = WorldModel.continue_loss(TOLD, leaves["continue_logits"], 1 - held["terminated"].double()).mean()
@@ -76,15 +76,15 @@ def check_model(module: ModuleType, source: Source) -> None:
 
 def check_imagined(module: ModuleType, source: Source, scale: str) -> None:
     """Check λ-returns, weights, scale, losses of actor and critic, and their gradients."""
-    held, says, expected = given("imagined/"), settings(), given(f"expected/{scale}/", source.file)
+    held, keys, expected = given("imagined/"), settings(), given(f"expected/{scale}/", source.file)
     feat, action, terminated = (held.pop(name) for name in ("feat", "action", "terminated"))
-    heads = Heads(TwoHot(len(held["bell"]), source.grid), **held, unimix=says["unimix"])
+    heads = Heads(TwoHot(len(held["bell"]), source.grid), **held, unimix=keys["unimix"])
     for weight in (heads.actor, heads.critic):
         weight.requires_grad_()
     config = module.Config(
-        total_steps=1, gamma=says["gamma"], lmbda=says["lmbda"], actor=ActorConfig(1, 1, ent_coef=says["coef"])
+        total_steps=1, gamma=keys["gamma"], lmbda=keys["lmbda"], actor=ActorConfig(1, 1, ent_coef=keys["coef"])
     )
-    moments: Any = ReturnScale(MomentsConfig(says["decay"]))
+    moments: Any = ReturnScale(MomentsConfig(keys["decay"]))
     moments.low, moments.high = given("scales/")[scale]
     policy, value = objectives(module, config, heads, feat, action, terminated, mix=1.0, moments=moments)
     source.near("λ-returns", policy[3]["returns"], expected["returns"])

@@ -129,12 +129,12 @@ def test_replay_batches_are_drawn_without_synchronization(device: str, length: i
     batch = rollout()
     for each in (replay, plain):
         each.extend(batch.steps, batch.last)
-    drawn = replay.batches(0)
-    next(drawn)  # pinned memory is allocated once
+    batches = replay.batches(0)
+    next(batches)  # pinned memory is allocated once
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")
     try:
-        taken = [next(drawn) for _ in range(5)]
+        taken = [next(batches) for _ in range(5)]
     finally:
         torch.cuda.set_sync_debug_mode("default")
     wanted = list(itertools.islice(plain.batches(0), 6))[1:]

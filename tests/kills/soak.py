@@ -98,7 +98,7 @@ def soak(case: Case, seed: int, kills: int, results: Path, key: str) -> None:
     with tempfile.TemporaryDirectory(prefix="soak-") as name:
         home = Path(name)
         _HOMES.append(home)
-        reference = run_to_end(prepared(case, home / "whole"), case, home)
+        reference = run_to_end(prepare_run(case, home / "whole"), case, home)
         chain = len(done)
         while count < kills:
             record = one_chain(case, seed, chain, min(CHAIN, kills - count), reference, home)
@@ -123,7 +123,7 @@ def of_case(record: dict[str, Any], case: Case) -> bool:
     return (record["env_id"], record["mode"], record.get("algo")) == (case.env_id, case.mode, case.algo)
 
 
-def prepared(case: Case, folder: Path) -> RunDirectory:
+def prepare_run(case: Case, folder: Path) -> RunDirectory:
     """Return a run directory of a case, one at a time: imports of environments by gymnasium are not thread-safe."""
     with _ONE_AT_A_TIME:
         return case.prepare(folder)
@@ -133,7 +133,7 @@ def one_chain(case: Case, seed: int, chain: int, kills: int, reference: Referenc
     """Kill one run repeatedly and compare its end."""
     began = time.monotonic()
     rng = np.random.default_rng([seed, ordered(case), chain])
-    run = prepared(case, home / f"chain-{chain}")
+    run = prepare_run(case, home / f"chain-{chain}")
     phases = kill_and_resume(run, case, reference, kills, rng, home)
     identical = same_bits(reference.run, run) and same_record(reference.run, run)
     of = {"env_id": case.env_id, "mode": case.mode, "algo": case.algo}

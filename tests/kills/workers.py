@@ -90,13 +90,13 @@ def killed(site: Site, kinds: list[str], seed: int, number: int) -> dict[str, An
     name = f"{kinds[0]}_{number}"
     flow_run = site.start("sweep-ppo/default", overrides=[*TRIAL, f"sweep.name={name}"])
     states = [kill(site, name, trial, kind, rng) for trial, kind in enumerate(kinds)]
-    ended = came_to_its_end(site, flow_run)
+    ended = wait_for_end(site, flow_run)
     record = {"mode": kinds[0], "sweep": name, "seed": seed, "states": states, "ended": ended}
     faults = wrong(site, name) if ended[0] == "COMPLETED" else [": ".join(ended)]
     return record | {"wrong": faults, "seconds": round(time.monotonic() - began, 1)}
 
 
-def came_to_its_end(site: Site, flow_run: str) -> tuple[str, str]:
+def wait_for_end(site: Site, flow_run: str) -> tuple[str, str]:
     """Return the state of a sweep's flow run at its end or after a limit; it crashes with its worker and resumes."""
     over, patience = ("COMPLETED", "FAILED", "CANCELLED"), Patience(PATIENCE)
     while (state := site.state(flow_run))[0] not in over and not patience.over:
@@ -107,11 +107,11 @@ def came_to_its_end(site: Site, flow_run: str) -> tuple[str, str]:
 def kill(site: Site, name: str, trial: int, kind: str, rng: np.random.Generator) -> str:
     """Kill the worker some time after a trial's flow run has entered a state; return the type of its state then."""
 
-    def there() -> dict[str, Any] | None:
+    def find_flow_run() -> dict[str, Any] | None:
         of_trial = [run for run in trials_of(site, name) if run["name"].startswith(f"trial {trial}:")]
         return next((run for run in of_trial if run["state_type"] == kind.upper()), None)
 
-    found = wait_for(there, f"trial {trial} of {name} {kind}", PATIENCE, every=0.2)
+    found = wait_for(find_flow_run, f"trial {trial} of {name} {kind}", PATIENCE, every=0.2)
     if rng.random() < 0.75:  # otherwise at once: the first state, named Pending, is over within 0.1 s
         time.sleep(float(rng.uniform(0.0, DELAYS[kind])))
     send(one(site.home, "worker"), signal.SIGKILL)

@@ -48,9 +48,9 @@ def context(
         distribution=DistributionConfig(type=distribution),
         seed=seed,
     )
-    made = fabric(precision)
-    ranks = ranks or FabricRanks(made)
-    return Context(config, spec, made, ranks, num_envs, compiler_of(config, spec, num_envs) if compiled else None)
+    own_fabric = fabric(precision)
+    ranks = ranks or FabricRanks(own_fabric)
+    return Context(config, spec, own_fabric, ranks, num_envs, compiler_of(config, spec, num_envs) if compiled else None)
 
 
 class Trainer(trainer.Trainer):

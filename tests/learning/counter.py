@@ -42,11 +42,11 @@ def observe(learner: Any, batch: Batch, rows: int) -> tuple[ModelState, Tensor]:
 def continue_open_loop(learner: Any, batch: Batch, key: str) -> tuple[Tensor, Tensor]:
     """Return rows 5 to 9 imagined after rows 0 to 4, [5, N, ...], and which are of the same episode."""
     state, before = observe(learner, batch, 5)
-    state, world, made = ModelState(*(part[4] for part in state)), learner.agent.world, list[Tensor]()
+    state, world, predictions = ModelState(*(part[4] for part in state)), learner.agent.world, list[Tensor]()
     for t in range(5, 10):
         state = world.rssm.img_step(state, before[t], world.rssm.noise(Noise(t, "probe"), COUNT))
-        made.append(world.decoder(state.feat.unsqueeze(0))[key][0])
-    return torch.stack(made), ~batch.steps.is_first[5:10].cumsum(0).bool()
+        predictions.append(world.decoder(state.feat.unsqueeze(0))[key][0])
+    return torch.stack(predictions), ~batch.steps.is_first[5:10].cumsum(0).bool()
 
 
 def numbers(t: np.ndarray) -> np.ndarray:
@@ -88,8 +88,8 @@ def learn_to_count(algorithm: ModuleType, settings: dict[str, Any], seed: int = 
         assert error < 0.05 * batch.steps.reward.var()
         ends = batch.steps.terminated
         assert ((world.predict_continue(states.feat) < 0) == ends).float().mean() > 0.95
-        made, within = continue_open_loop(learner, batch, key)
+        predictions, within = continue_open_loop(learner, batch, key)
         seen = world.encoder.preprocess(batch.steps.obs, 2)[key]
         truth, mean = seen[5:10], seen.mean((0, 1))
-        guess, blind = ((p - truth).square().flatten(2).sum(-1)[within].mean() for p in (made, mean))
+        guess, blind = ((p - truth).square().flatten(2).sum(-1)[within].mean() for p in (predictions, mean))
         assert guess < 0.5 * blind

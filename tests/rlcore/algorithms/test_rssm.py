@@ -99,8 +99,8 @@ def test_gaussian_latent_has_minimum_std() -> None:
     torch.testing.assert_close(found.std, torch.tensor([[math.log(2) + 0.1, 0.1]]))
     torch.testing.assert_close(latent.sample(found, noise), torch.tensor([[3.0 + math.log(2) + 0.1, -1.2]]))
     torch.testing.assert_close(latent.mode(found), torch.tensor([[3.0, -1.0]]))
-    drawn = latent.sample(latent.of(torch.zeros(1, 4)), latent.noise(Noise(0, "probe"), 20_000))
-    torch.testing.assert_close(drawn.std(0), torch.full((2,), math.log(2) + 0.1), rtol=0.03, atol=0)
+    sample = latent.sample(latent.of(torch.zeros(1, 4)), latent.noise(Noise(0, "probe"), 20_000))
+    torch.testing.assert_close(sample.std(0), torch.full((2,), math.log(2) + 0.1), rtol=0.03, atol=0)
 
 
 def make_actor(rssm: RSSM) -> LatentActor:

@@ -22,7 +22,7 @@ pytestmark = heavy
 
 
 @pytest.fixture(autouse=True)
-def built(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
+def built_names(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     """Return the names of built functions; they run as traced graphs, and tests/contract compares machine code."""
     names: list[str] = []
 
@@ -61,7 +61,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_compiled_updates_match_eager_updates(case: str, built: list[str]) -> None:
+def test_compiled_updates_match_eager_updates(case: str, built_names: list[str]) -> None:
     algo, settings = CASES[case]
     changes = {"rollout_steps": 5, "normalize_obs": True} | settings
     one, plain = training(algo, **changes), training(algo, **changes, compiled=False)
@@ -73,7 +73,7 @@ def test_compiled_updates_match_eager_updates(case: str, built: list[str]) -> No
             torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
         assert one.learner.updates == plain.learner.updates
         plain.load_state_dict(one.state_dict())
-    assert built == ["policy inference", "the gradient step"]
+    assert built_names == ["policy inference", "the gradient step"]
 
 
 def test_rollout_parts_accumulate_gradient_of_whole() -> None:

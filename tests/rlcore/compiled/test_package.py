@@ -26,8 +26,8 @@ def step(
 ) -> tuple[Tensor, ...]:
     """Take a step of Adam on a linear layer with outputs normalized over the batch: the bias has gradient 0."""
     vector = vector.detach().requires_grad_()
-    made = obs @ vector[UNITS:].view(INPUTS, UNITS) + vector[:UNITS]
-    loss = ((made - made.mean(0)) / made.std(0) - wanted).square().mean()
+    result = obs @ vector[UNITS:].view(INPUTS, UNITS) + vector[:UNITS]
+    loss = ((result - result.mean(0)) / result.std(0) - wanted).square().mean()
     (gradient,) = torch.autograd.grad(loss, vector)
     state, lr = {"exp_avg": first, "exp_avg_sq": second}, torch.tensor(1e-3, dtype=torch.float64)
     after, state = rules.update(ADAM, vector.detach(), gradient, state, count + 1, lr)
@@ -43,16 +43,16 @@ def traced(memory: Sequence[int] = MEMORY) -> TracedFunction:
     return TracedFunction("a step", machine_code.trace(step, example), example, memory=memory)
 
 
-def sum_in_reverse_order(made: TracedFunction) -> Compiled:
+def sum_in_reverse_order(result: TracedFunction) -> Compiled:
     """Return the same function with the rows of the batch in reverse order."""
-    return lambda inputs: list(made.graph(*inputs[:4], *(value.flip(0) for value in inputs[4:])))
+    return lambda inputs: list(result.graph(*inputs[:4], *(value.flip(0) for value in inputs[4:])))
 
 
 def test_check_accepts_rounding_of_zero_gradient() -> None:
-    made = traced()
-    check(sum_in_reverse_order(made), made)
+    result = traced()
+    check(sum_in_reverse_order(result), result)
     after, other = (
-        run([*made.example])[0] for run in (lambda inputs: list(made.graph(*inputs)), sum_in_reverse_order(made))
+        run([*result.example])[0] for run in (lambda inputs: list(result.graph(*inputs)), sum_in_reverse_order(result))
     )
     assert (after - other).abs().max() > 1e-3  # an empty optimizer state amplifies the rounding
 
@@ -65,36 +65,36 @@ def test_check_accepts_rounding_across_kink() -> None:
     def gradient(rows: Tensor) -> tuple[Tensor, ...]:
         return ((rows.sum(1) > 0).float().mean(),)
 
-    made = TracedFunction("a gradient", machine_code.trace(gradient, [rows]), [rows])
+    result = TracedFunction("a gradient", machine_code.trace(gradient, [rows]), [rows])
 
     def shift(by: float) -> Compiled:
-        return lambda inputs: list(made.graph(inputs[0] - torch.tensor([0, 0, by])))
+        return lambda inputs: list(result.graph(inputs[0] - torch.tensor([0, 0, by])))
 
-    check(shift(2e-9), made)
+    check(shift(2e-9), result)
     with pytest.raises(CompilationError, match="is wrong by"):
-        check(shift(0.3), made)
+        check(shift(0.3), result)
 
 
 Outputs = list[Tensor]
 FAULTS: dict[str, Callable[[list[Tensor], Outputs], Outputs]] = {
-    "a gradient of the wrong sign": lambda given, made: [2 * given[0] - made[0], *made[1:]],
-    "parameters that are left as they were": lambda given, made: [given[0], *made[1:]],
-    "one layer that is left as it was": lambda given, made: [torch.cat([made[0][:-8], given[0][-8:]]), *made[1:]],
-    "half a learning rate": lambda given, made: [(given[0] + made[0]) / 2, *made[1:]],
-    "a memory that is left as it was": lambda given, made: [made[0], given[1], *made[2:]],
-    "a memory of gradients that are a hundredth off": lambda given, made: [
-        made[0], given[1] + 1.01 * (made[1] - given[1]), *made[2:],
+    "a gradient of the wrong sign": lambda given, result: [2 * given[0] - result[0], *result[1:]],
+    "parameters that are left as they were": lambda given, result: [given[0], *result[1:]],
+    "one layer that is left as it was": lambda given, result: [torch.cat([result[0][:-8], given[0][-8:]]), *result[1:]],
+    "half a learning rate": lambda given, result: [(given[0] + result[0]) / 2, *result[1:]],
+    "a memory that is left as it was": lambda given, result: [result[0], given[1], *result[2:]],
+    "a memory of gradients that are a hundredth off": lambda given, result: [
+        result[0], given[1] + 1.01 * (result[1] - given[1]), *result[2:],
     ],
-    "a loss of half the size": lambda given, made: [*made[:3], made[3] / 2],
-    "a number that is none": lambda given, made: [made[0] * torch.nan, *made[1:]],
+    "a loss of half the size": lambda given, result: [*result[:3], result[3] / 2],
+    "a number that is none": lambda given, result: [result[0] * torch.nan, *result[1:]],
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_check_refuses_wrong_machine_code(fault: str) -> None:
-    made = traced()
+    result = traced()
     with pytest.raises(CompilationError, match="a bug of the compiler"):
-        check(lambda inputs: FAULTS[fault](inputs, list(made.graph(*inputs))), made)
+        check(lambda inputs: FAULTS[fault](inputs, list(result.graph(*inputs))), result)
 
 
 def give_away(path: Path, how: str, monkeypatch: pytest.MonkeyPatch) -> None:

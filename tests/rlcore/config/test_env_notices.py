@@ -36,8 +36,8 @@ def notices_of(algo: str, spec: EnvSpec, *overrides: str) -> list[str]:
 def test_env_notices_warn_about_ignored_masks(algo: str) -> None:
     (notice,) = notices_of(algo, spec_of(make(EnvSettings("Probe/Masked-v0"))))
     hint = "; set algo.actor.cls=masked_actor to obey them" if algo in DREAMERS else ""
-    says = "ignores action_mask of Probe/Masked-v0: its policy may choose forbidden actions"
-    assert notice == f"{algo} {says}{hint}"
+    sentence = "ignores action_mask of Probe/Masked-v0: its policy may choose forbidden actions"
+    assert notice == f"{algo} {sentence}{hint}"
 
 
 @pytest.mark.parametrize("algo", DREAMERS)

@@ -87,36 +87,36 @@ def test_cut_takes_all_sequences_from_one_environment() -> None:
 @pytest.mark.parametrize("length", [300, 30, 3])
 def test_look_matches_perfect_model_in_every_row(length: int) -> None:
     rows, mask = cut(make_rows([[length]] * 6))
-    made = look(Line(), rows, mask)  # pyright: ignore[reportArgumentType]
+    result = look(Line(), rows, mask)  # pyright: ignore[reportArgumentType]
     assert mask.sum() == min(length, LENGTH) * SEQUENCES
-    truth, model = made.truth.obs["state"], made.model.obs["state"]
+    truth, model = result.truth.obs["state"], result.model.obs["state"]
     np.testing.assert_allclose(truth[mask], model[mask], atol=1e-4)
-    np.testing.assert_allclose(made.truth.reward[mask], made.model.reward[mask], atol=1e-4)
-    assert made.truth.continues is not None
+    np.testing.assert_allclose(result.truth.reward[mask], result.model.reward[mask], atol=1e-4)
+    assert result.truth.continues is not None
     # the last row of an episode is included with a whole episode, or in a sequence at its end
     ends = {300: 1, 30: SEQUENCES, 3: SEQUENCES}[length]
-    assert (made.truth.continues[mask] == 0).sum() == ends
+    assert (result.truth.continues[mask] == 0).sum() == ends
     # the policy's own dream continues from the last observed row, with its own actions
     begin = truth[min(length, SEEN) - 1, :, 0]
-    np.testing.assert_allclose(made.own.reward, 2 * (begin + np.arange(LENGTH - SEEN + 1)[:, None]), rtol=1e-5)
-    assert made.own.value is not None and made.own.value.shape == (LENGTH - SEEN + 1, SEQUENCES)
+    np.testing.assert_allclose(result.own.reward, 2 * (begin + np.arange(LENGTH - SEEN + 1)[:, None]), rtol=1e-5)
+    assert result.own.value is not None and result.own.value.shape == (LENGTH - SEEN + 1, SEQUENCES)
 
 
 @pytest.mark.parametrize(
-    "algo", [name for name, made in ALGORITHMS.items() if WORLD in made.Config.exported_components]
+    "algo", [name for name, result in ALGORITHMS.items() if WORLD in result.Config.exported_components]
 )
 def test_dream_plays_episodes_of_run_repeatably(algo: str, tmp_path: Path) -> None:
     run = checkpointed_run(tmp_path / "run", "dreamer", weights=4, algo=algo)
     progress: list[tuple[int, int]] = []
-    made = dream(run, checkpoint.resolve(run, "latest"), lambda done, total: progress.append((done, total)))
-    assert made.truth.obs["state"].shape == made.model.obs["state"].shape == (LENGTH, SEQUENCES, 4)
+    result = dream(run, checkpoint.resolve(run, "latest"), lambda done, total: progress.append((done, total)))
+    assert result.truth.obs["state"].shape == result.model.obs["state"].shape == (LENGTH, SEQUENCES, 4)
     assert (
-        made.truth.reward[1:][made.there[1:]] == 1
+        result.truth.reward[1:][result.there[1:]] == 1
     ).all()  # the reward of CartPole for every row except the first of an episode
     assert progress[0] == (0, SEQUENCES) and progress[-1][0] >= SEQUENCES
     again = dream(run, checkpoint.resolve(run, "latest"))
-    np.testing.assert_array_equal(made.model.reward, again.model.reward)
-    np.testing.assert_array_equal(made.truth.obs["state"], again.truth.obs["state"])
+    np.testing.assert_array_equal(result.model.reward, again.model.reward)
+    np.testing.assert_array_equal(result.truth.obs["state"], again.truth.obs["state"])
 
 
 def test_dream_truncates_long_episodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,9 +124,9 @@ def test_dream_truncates_long_episodes(tmp_path: Path, monkeypatch: pytest.Monke
 
     run = checkpointed_run(tmp_path / "run", "dreamer", weights=4, algo="dreamer_v3")
     monkeypatch.setattr(module, "ROWS", 7)
-    made = dream(run, checkpoint.resolve(run, "latest"))
-    assert made.there.sum(0).tolist() == [7] * SEQUENCES
-    assert made.truth.continues is not None and made.truth.continues[:7].all()
+    result = dream(run, checkpoint.resolve(run, "latest"))
+    assert result.there.sum(0).tolist() == [7] * SEQUENCES
+    assert result.truth.continues is not None and result.truth.continues[:7].all()
 
 
 def test_dream_refuses_run_without_world_model(tmp_path: Path) -> None:

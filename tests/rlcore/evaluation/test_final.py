@@ -39,9 +39,9 @@ def test_side_by_side_plays_in_turns_until_enough(runs: list[RunDirectory], monk
     playing = evaluation.playing
 
     def record_order(agent: Any, *arguments: Any, **options: Any) -> Any:
-        for played in playing(agent, *arguments, **options):
+        for episode in playing(agent, *arguments, **options):
             order.append(id(agent))
-            yield played
+            yield episode
 
     monkeypatch.setattr(evaluation, "playing", record_order)
     seen: list[int] = []

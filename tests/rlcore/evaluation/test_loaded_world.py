@@ -196,5 +196,5 @@ def test_load_world_model_has_weights_of_checkpoint(tmp_path: Path) -> None:
     wanted = model.agent.state_dict()
     module = ALGORITHMS["dreamer_v3"]
     config = build(module.Config, run.read_config()["algo"], "algo.")
-    made = module.Agent(config, model.spec, "auto", torch.Generator().manual_seed(4)).state_dict()
-    assert all(torch.equal(weight, wanted[name]) for name, weight in made.items())
+    state = module.Agent(config, model.spec, "auto", torch.Generator().manual_seed(4)).state_dict()
+    assert all(torch.equal(weight, wanted[name]) for name, weight in state.items())

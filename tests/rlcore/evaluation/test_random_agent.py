@@ -77,9 +77,9 @@ def test_random_agent_uses_mask_of_each_row() -> None:
         "mask_b": torch.tensor([[False, True, False], [False, False, True], [False, False, False]]),
     }
     rng = Noise(0, "baseline")
-    drawn = torch.stack([agent.act((), obs, torch.zeros(3, dtype=torch.bool), rng)[1] for _ in range(100)])
-    assert (drawn[:, 0] == torch.tensor([0, 1])).all() and (drawn[:, 1] == torch.tensor([1, 2])).all()
-    assert drawn[:, 2, 0].unique().tolist() == [0, 1] and drawn[:, 2, 1].unique().tolist() == [0, 1, 2]
+    actions = torch.stack([agent.act((), obs, torch.zeros(3, dtype=torch.bool), rng)[1] for _ in range(100)])
+    assert (actions[:, 0] == torch.tensor([0, 1])).all() and (actions[:, 1] == torch.tensor([1, 2])).all()
+    assert actions[:, 2, 0].unique().tolist() == [0, 1] and actions[:, 2, 1].unique().tolist() == [0, 1, 2]
 
 
 def test_random_agent_ignores_masks_of_other_size() -> None:

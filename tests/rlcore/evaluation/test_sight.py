@@ -25,8 +25,8 @@ def draw(spec: ArraySpec, image: np.ndarray, starts: tuple[int, ...] = (0,)) -> 
     rows = {"obs/eye": np.stack([image, 0 * image], 1), "is_first": np.zeros((LENGTH, 2), bool)}
     rows["is_first"][list(starts), 0] = True
     action = ActionSpec("Discrete", (), "int64", (2,), (0,))
-    made = draw_images(rows, EnvSpec("Painted-v0", {"eye": spec}, action), ["eye"])
-    return np.asarray(Image.open(io.BytesIO(made)))
+    png = draw_images(rows, EnvSpec("Painted-v0", {"eye": spec}, action), ["eye"])
+    return np.asarray(Image.open(io.BytesIO(png)))
 
 
 def frame_values(page: np.ndarray, count: int) -> list[int]:

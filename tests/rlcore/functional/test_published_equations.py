@@ -71,15 +71,15 @@ def test_dreamer_v3_kl_loss_matches_published_equation() -> None:
     """arXiv:2301.04104v1, eq. 5: β_dyn max(1, KL[sg(q) ‖ p]) + β_rep max(1, KL[q ‖ sg(p)]), .5 and .1."""
     rng = np.random.default_rng(0)
     posterior, prior = rng.normal(size=(2, 6, 3, 4)) * np.linspace(0.2, 1.5, 6)[:, None, None]
-    made = [latents.unimix(torch.from_numpy(x).requires_grad_(), 0.01) for x in (posterior, prior)]
+    logprobs = [latents.unimix(torch.from_numpy(x).requires_grad_(), 0.01) for x in (posterior, prior)]
     each = [kl(mixed(q), mixed(p)) for q, p in zip(posterior, prior, strict=True)]
     assert min(each) < 1 < max(each)
-    found = v3.kl_loss(*made, 0.5, 0.1, 1.0).detach()
+    found = v3.kl_loss(*logprobs, 0.5, 0.1, 1.0).detach()
     np.testing.assert_allclose(found.numpy(), [0.5 * max(1, x) + 0.1 * max(1, x) for x in each], rtol=1e-10)
     # The gradient of each side is that of the divergence times its weight, and zero below one nat.
     for side, weight in ((0, 0.1), (1, 0.5)):
-        (gradient,) = torch.autograd.grad(v3.kl_loss(*made, 0.5, 0.1, 1.0).sum(), made[side], retain_graph=True)
-        (whole,) = torch.autograd.grad(latents.categorical_kl(*made).sum(), made[side], retain_graph=True)
+        (gradient,) = torch.autograd.grad(v3.kl_loss(*logprobs, 0.5, 0.1, 1.0).sum(), logprobs[side], retain_graph=True)
+        (whole,) = torch.autograd.grad(latents.categorical_kl(*logprobs).sum(), logprobs[side], retain_graph=True)
         counts = torch.tensor([x > 1 for x in each], dtype=torch.float64)[:, None, None]
         torch.testing.assert_close(gradient, weight * counts * whole)
 
@@ -89,15 +89,15 @@ def test_dreamer_v2_kl_loss_matches_published_equation(alpha: float) -> None:
     """arXiv:2010.02193, algorithm 2: α KL[sg(q) ‖ p] + (1 - α) KL[q ‖ sg(p)]."""
     rng = np.random.default_rng(0)
     posterior, prior = rng.normal(size=(2, 5, 3, 4))
-    made = [torch.from_numpy(x).log_softmax(-1).requires_grad_() for x in (posterior, prior)]
+    logprobs = [torch.from_numpy(x).log_softmax(-1).requires_grad_() for x in (posterior, prior)]
     each = [
         kl(np.stack([*map(softmax, q)]), np.stack([*map(softmax, p)])) for q, p in zip(posterior, prior, strict=True)
     ]
-    found = v2.kl_loss(*made, alpha, 0.0, SingleProcess())
+    found = v2.kl_loss(*logprobs, alpha, 0.0, SingleProcess())
     np.testing.assert_allclose(found.detach().numpy(), each, rtol=1e-10)
     for side, weight in ((0, 1 - alpha), (1, alpha)):
-        (gradient,) = torch.autograd.grad(found.sum(), made[side], retain_graph=True)
-        (whole,) = torch.autograd.grad(latents.categorical_kl(*made).sum(), made[side], retain_graph=True)
+        (gradient,) = torch.autograd.grad(found.sum(), logprobs[side], retain_graph=True)
+        (whole,) = torch.autograd.grad(latents.categorical_kl(*logprobs).sum(), logprobs[side], retain_graph=True)
         torch.testing.assert_close(gradient, weight * whole)
 
 

@@ -56,8 +56,8 @@ def test_coefficient_follows_schedule_and_annealing() -> None:
     assert config(ent_coef=0.3).coefficient("ent_coef", 500) == 0.3
     assert config(ent_coef=0.3, anneal_ent_coef=True).coefficient("ent_coef", 500) == pytest.approx(0.15)
     assert config(clip_coef_schedule=[[0, 0.4], [1000, 0.2]]).coefficient("clip_coef", 500) == pytest.approx(0.3)
-    stepped = config(lr_schedule=[[0, 0.4], [600, 0.2]], schedule_kind="step")
-    assert stepped.coefficient("lr", 599) == 0.4
+    piecewise_constant = config(lr_schedule=[[0, 0.4], [600, 0.2]], schedule_kind="step")
+    assert piecewise_constant.coefficient("lr", 599) == 0.4
 
 
 def test_config_refuses_schedule_with_annealing_or_decreasing_steps() -> None:

@@ -125,10 +125,10 @@ def test_choose_renormalizes_over_allowed_actions() -> None:
     obs = {key: mask.expand(count, -1) for key, mask in obs.items()}
     policy = Categoricals(logits.expand(count, 5), NVEC)
     p = logits[[0, 2]].exp() / logits[[0, 2]].exp().sum()
-    drawn = choose(SPEC, policy, obs, Noise(0, "probe").exponential(count, 5))
-    share = torch.bincount(drawn[:, 0], minlength=3) / count
+    actions = choose(SPEC, policy, obs, Noise(0, "probe").exponential(count, 5))
+    share = torch.bincount(actions[:, 0], minlength=3) / count
     torch.testing.assert_close(share, torch.tensor([p[0], 0, p[1]]), rtol=0, atol=0.0125)  # five standard errors
-    assert (drawn[:, 1] == 1).all()
+    assert (actions[:, 1] == 1).all()
     zero = choose(SPEC, policy, obs, torch.zeros(count, 5))  # float32 noise is sometimes exactly zero
     assert (zero[:, 0] != 1).all() and (zero[:, 1] == 1).all()
     assert choose(SPEC, policy, obs, None)[0].tolist() == [0 if p[0] > p[1] else 2, 1]
@@ -141,31 +141,31 @@ def test_choose_applies_dependent_mask_only_after_its_choice() -> None:
     free = policy.sample(noise)
     random = torch.rand(count, 3, generator=torch.Generator().manual_seed(3)) < 0.3
     share = torch.rand(count, 3, generator=torch.Generator().manual_seed(4))
-    drawn = choose(CRAFTS, policy, obs, noise)
-    for action in (drawn, choose(CRAFTS, policy, obs, None), disturb(CRAFTS, drawn, obs, share, random)):
+    actions = choose(CRAFTS, policy, obs, noise)
+    for action in (actions, choose(CRAFTS, policy, obs, None), disturb(CRAFTS, actions, obs, share, random)):
         assert all(is_allowed(obs, row, taken) for row, taken in enumerate(action.tolist()))
     assert not all(is_allowed(obs, row, taken) for row, taken in enumerate(free.tolist()))
     # The same noise gives the same action wherever it is allowed.
     kept = [row for row, taken in enumerate(free.tolist()) if is_allowed(obs, row, taken)]
-    assert (drawn[kept] == free[kept]).all() and len(kept) > 500
+    assert (actions[kept] == free[kept]).all() and len(kept) > 500
     same = ~random.any(1)
-    assert (disturb(CRAFTS, drawn, obs, share, random)[same] == drawn[same]).all()
+    assert (disturb(CRAFTS, actions, obs, share, random)[same] == actions[same]).all()
 
 
 def test_draw_allowed_is_uniform_over_allowed_actions() -> None:
     count = 60_000
     masks = {"mask_kind": [True, True, False], "mask_tool": [False, True, False, True], "mask_item": [True] * 4}
     obs = {key: np.tile(mask, (count, 1)) for key, mask in masks.items()}
-    drawn = draw_allowed(CRAFTS, obs, np.random.default_rng(0))
-    tools = np.bincount(drawn[drawn[:, 0] == 1, 2], minlength=4) / (drawn[:, 0] == 1).sum()
-    rest = np.bincount(drawn[drawn[:, 0] == 0, 2], minlength=4) / (drawn[:, 0] == 0).sum()
-    assert np.abs(np.bincount(drawn[:, 0], minlength=3) / count - [0.5, 0.5, 0]).max() < 0.0103
+    actions = draw_allowed(CRAFTS, obs, np.random.default_rng(0))
+    tools = np.bincount(actions[actions[:, 0] == 1, 2], minlength=4) / (actions[:, 0] == 1).sum()
+    rest = np.bincount(actions[actions[:, 0] == 0, 2], minlength=4) / (actions[:, 0] == 0).sum()
+    assert np.abs(np.bincount(actions[:, 0], minlength=3) / count - [0.5, 0.5, 0]).max() < 0.0103
     assert np.abs(tools - [0, 0.5, 0, 0.5]).max() < 0.0145 and np.abs(rest - 0.25).max() < 0.0126
     shares = torch.from_numpy(np.random.default_rng(0).random((count, 3)))  # the same random numbers
     tensors = {key: torch.from_numpy(mask) for key, mask in obs.items()}
     everywhere = torch.ones(count, 3, dtype=torch.bool)
     ours = disturb(CRAFTS, torch.zeros(count, 3, dtype=torch.int64), tensors, shares, everywhere)
-    assert (ours.numpy() == drawn).all()
+    assert (ours.numpy() == actions).all()
     rows, rng = crafts(300, 5), np.random.default_rng(1)
     for row in range(300):
         seen = {key: mask[row].numpy() for key, mask in rows.items()}
@@ -174,7 +174,7 @@ def test_draw_allowed_is_uniform_over_allowed_actions() -> None:
 
 
 @pytest.mark.parametrize(
-    "told",
+    "bindings",
     [
         {"mask_none": (0,)},
         {"x": (0,)},
@@ -186,12 +186,12 @@ def test_draw_allowed_is_uniform_over_allowed_actions() -> None:
     ],
     ids=str,
 )
-def test_bind_refuses_wrong_mask_bindings(told: dict[str, Any]) -> None:
+def test_bind_refuses_wrong_mask_bindings(bindings: dict[str, Any]) -> None:
     obs = {key: dataclasses.replace(part, binds=None) for key, part in CRAFTS.obs.items()}
     obs["x"] = ArraySpec((3,), "float32")
     assert bind(obs, CRAFTS.action, BOUND) == {key: CRAFTS.obs[key].binds for key in BOUND}
     with pytest.raises(UserError, match="mask_bindings: "):
-        bind(obs, CRAFTS.action, told)
+        bind(obs, CRAFTS.action, bindings)
 
 
 def test_env_card_contains_mask_bindings() -> None:
@@ -256,7 +256,7 @@ def test_compiled_acting_obeys_dependent_masks(monkeypatch: pytest.MonkeyPatch, 
 
 @always
 @pytest.mark.parametrize(
-    ("spec", "says"),
+    ("spec", "reason"),
     [
         (dataclasses.replace(SPEC, obs={"state": SPEC.obs["state"]}), "Some-v0 has no action masks for its 5 choices"),
         (
@@ -269,9 +269,9 @@ def test_compiled_acting_obeys_dependent_masks(monkeypatch: pytest.MonkeyPatch, 
         ),
     ],
 )
-def test_masked_actor_refuses_environment_without_masks(spec: EnvSpec, says: str) -> None:
+def test_masked_actor_refuses_environment_without_masks(spec: EnvSpec, reason: str) -> None:
     config = compose(["exp=dreamer_v3_cartpole", "algo.actor.cls=masked_actor"])[0]
-    with pytest.raises(UserError, match=f"algo.actor.cls=masked_actor: {says}.*set it to actor"):
+    with pytest.raises(UserError, match=f"algo.actor.cls=masked_actor: {reason}.*set it to actor"):
         config.algo.check_spec(spec)
     compose(["exp=dreamer_v3_cartpole"])[0].algo.check_spec(spec)
     config.algo.check_spec(SPEC)

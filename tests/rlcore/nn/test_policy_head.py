@@ -90,9 +90,9 @@ def test_ortho_init_starts_with_nearly_equal_logits() -> None:
     ],
 )
 def test_to_env_returns_environment_form(action: ActionSpec, columns: list, expected: list) -> None:
-    sent = head(action).to_env(torch.tensor(columns)).numpy()
-    assert sent.dtype == np.dtype(action.dtype) and sent.shape == (len(columns), *action.shape)
-    np.testing.assert_array_equal(sent, np.asarray(expected, action.dtype))
+    env_actions = head(action).to_env(torch.tensor(columns)).numpy()
+    assert env_actions.dtype == np.dtype(action.dtype) and env_actions.shape == (len(columns), *action.shape)
+    np.testing.assert_array_equal(env_actions, np.asarray(expected, action.dtype))
 
 
 @pytest.mark.parametrize(
@@ -101,14 +101,14 @@ def test_to_env_returns_environment_form(action: ActionSpec, columns: list, expe
 )
 def test_from_env_inverts_to_env(action: ActionSpec, distribution: str) -> None:
     module, random = head(action, distribution), RandomAgent(EnvSpec("Some-v0", {}, action))
-    drawn = random.to_env(random.act((), {}, torch.zeros(500, dtype=torch.bool), Noise(0, "prefill"))[1])
-    actions = module.from_env(drawn)
+    env_actions = random.to_env(random.act((), {}, torch.zeros(500, dtype=torch.bool), Noise(0, "prefill"))[1])
+    actions = module.from_env(env_actions)
     assert actions.shape == (500, action.size) and actions.isfinite().all()
     policy = module.policy(module(torch.zeros(500, 6)))
     assert actions.dtype == policy.sample(module.noise(500, Noise(0, "policy"))).dtype
-    torch.testing.assert_close(module.to_env(actions), drawn, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(module.to_env(actions), env_actions, rtol=1e-5, atol=1e-5)
     assert (
-        module.to_env(actions).dtype == drawn.dtype
+        module.to_env(actions).dtype == env_actions.dtype
         and module.policy(module(torch.zeros(500, 6))).logprob(actions).isfinite().all()
     )
 
@@ -123,8 +123,8 @@ def test_from_env_of_tanh_normal_bounds_is_finite() -> None:
 def test_to_env_scales_squashed_actions_to_box() -> None:
     module = head(BOX, "tanh_normal")
     assert isinstance(module.policy(module(torch.zeros(1, 6))), TanhNormal)
-    sent = module.to_env(torch.tensor([[0.0, 0.0], [100.0, 100.0], [-100.0, -100.0]])).numpy()
-    np.testing.assert_allclose(sent, [[3.5, 0.0], [5.0, 1.0], [2.0, -1.0]])
+    env_actions = module.to_env(torch.tensor([[0.0, 0.0], [100.0, 100.0], [-100.0, -100.0]])).numpy()
+    np.testing.assert_allclose(env_actions, [[3.5, 0.0], [5.0, 1.0], [2.0, -1.0]])
 
 
 def test_noise_has_distribution_of_policy() -> None:

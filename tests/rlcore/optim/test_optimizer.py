@@ -36,12 +36,12 @@ from tests.learning.assembly import compiler_of, fabric
 PLAIN = OptimizerConfig(name="sgd", lr=0.1, betas=None, eps=None)
 
 
-def context(made: Fabric | None = None, compiled: bool = False, ranks: Any = None) -> Context:
-    made = made or fabric()
+def context(given_fabric: Fabric | None = None, compiled: bool = False, ranks: Any = None) -> Context:
+    given_fabric = given_fabric or fabric()
     run = RunConfig(algo=None, env=EnvConfig(id="none"))
     spec = EnvSpec("none", {}, None)
     compiler = compiler_of(run, spec, 1) if compiled else None
-    return Context(run, spec, made, ranks or FabricRanks(made), 1, compiler)
+    return Context(run, spec, given_fabric, ranks or FabricRanks(given_fabric), 1, compiler)
 
 
 def linear() -> nn.Linear:

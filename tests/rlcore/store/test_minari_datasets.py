@@ -48,9 +48,9 @@ def sac_run(path: Path, **dotted: Any) -> tuple[RunDirectory, Path]:
 
 def test_collect_episodes_is_reproducible_from_seeds_and_actions(tmp_path: Path) -> None:
     run, path = save_run(tmp_path / "run")
-    made = collect_episodes(run, path, "cart/pole-v0", 7)
+    summary = collect_episodes(run, path, "cart/pole-v0", 7)
     dataset = minari.load_dataset("cart/pole-v0")
-    assert (dataset.total_episodes, dataset.total_steps) == (7, made["rows"])
+    assert (dataset.total_episodes, dataset.total_steps) == (7, summary["rows"])
     env, seen = dataset.recover_environment(), []
     assert env.observation_space == dataset.observation_space and env.action_space == dataset.action_space
     for number, (episode, about) in enumerate(
@@ -68,7 +68,7 @@ def test_collect_episodes_is_reproducible_from_seeds_and_actions(tmp_path: Path)
         assert not (episode.terminations[:-1] | episode.truncations[:-1]).any() and (step[2] or step[3])
         seen.append(float(episode.rewards.sum()))
     env.close()
-    assert np.mean(seen) == pytest.approx(made["mean"]) and len(set(seen)) > 1
+    assert np.mean(seen) == pytest.approx(summary["mean"]) and len(set(seen)) > 1
     metadata = dataset.storage.metadata
     origin = metadata["shepherd"]
     assert (metadata["algorithm_name"], origin["actions"], origin["run_id"]) == ("ppo", "sampled", "run")

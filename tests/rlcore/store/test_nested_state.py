@@ -81,7 +81,7 @@ def test_encode_refuses_keys_of_other_types() -> None:
 
 
 @pytest.mark.parametrize(
-    ("shape", "says"),
+    ("shape", "message"),
     [
         (b'{"items": [["w", {"tensor": "/w"}]]', "shape.json is not valid JSON"),
         (b"[" * 100_000, "shape.json is not valid JSON"),
@@ -94,9 +94,9 @@ def test_encode_refuses_keys_of_other_types() -> None:
         (b'{"items": []}', "numbers.safetensors contains tensors that shape.json does not refer to"),
     ],
 )
-def test_decode_refuses_invalid_shape_file(shape: bytes, says: str) -> None:
+def test_decode_refuses_invalid_shape_file(shape: bytes, message: str) -> None:
     _, numbers = nested_state.encode({"w": torch.ones(2)})
-    with pytest.raises(UserError, match=says):
+    with pytest.raises(UserError, match=message):
         nested_state.decode(shape, numbers, ("shape.json", "numbers.safetensors"))
 
 

@@ -154,7 +154,7 @@ class OnADevice(CountingEnvs):
 
 
 def test_collect_keeps_tensors_of_environments(monkeypatch: pytest.MonkeyPatch) -> None:
-    expected, there = collector(2, 3).collect(7)
+    expected, expected_last = collector(2, 3).collect(7)
     with monkeypatch.context() as patch:
         patch.setattr(torch, "from_numpy", None)
         patch.setattr(Counter, "act", lambda *_: ((torch.zeros(2),), torch.ones(2, 1, dtype=torch.int64), {}))
@@ -163,7 +163,7 @@ def test_collect_keeps_tensors_of_environments(monkeypatch: pytest.MonkeyPatch) 
     for name in ("reward", "terminated", "truncated", "is_first"):
         assert torch.equal(getattr(steps, name), getattr(expected, name)), name
     assert torch.equal(steps.obs["state"], expected.obs["state"])
-    assert torch.equal(last.obs["state"], there.obs["state"])
+    assert torch.equal(last.obs["state"], expected_last.obs["state"])
     assert one.env_steps == collector_steps((2, 3), 7)
 
 
@@ -180,8 +180,8 @@ def test_random_actions_are_uniform_from_own_stream() -> None:
     assert one.carry[0].tolist() == [0, 0]  # the agent did not act
     counts = torch.bincount(steps.action.flatten(), minlength=4)
     assert len(counts) == 4 and (counts - 1_000).abs().max() < 6 * 1_000**0.5
-    sent = np.stack(one.envs.seen[1:])  # the first is from reset
-    assert np.array_equal(sent, steps.action[..., 0].numpy() + 10)
+    env_actions = np.stack(one.envs.seen[1:])  # the first is from reset
+    assert np.array_equal(env_actions, steps.action[..., 0].numpy() + 10)
 
 
 def test_prefill_resumes_to_same_random_actions() -> None:

@@ -242,9 +242,9 @@ def test_learner_without_required_component_is_refused(
 def test_metrics_of_buffer_and_plan_are_logged(monkeypatch: pytest.MonkeyPatch) -> None:
     training = fresh(config("sac"))
     monkeypatch.setattr(type(training.buffer), "metrics", lambda self: {"Params/replay_ratio": 0.5})
-    told = [next(iter(training)).metrics for _ in range(20)]
-    assert all(each["Params/replay_ratio"] == 0.5 for each in told)
-    random = [each["Params/random_actions"] for each in told]
+    metrics = [next(iter(training)).metrics for _ in range(20)]
+    assert all(each["Params/replay_ratio"] == 0.5 for each in metrics)
+    random = [each["Params/random_actions"] for each in metrics]
     assert random == sorted(random, reverse=True) and {*random} == {1.0, 0.0}
     assert random.count(1.0) * 3 >= SETTINGS["sac"]["learning_starts"] > (random.count(1.0) - 1) * 3
     ppo = fresh(config("ppo"))

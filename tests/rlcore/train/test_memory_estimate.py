@@ -131,10 +131,10 @@ def test_estimate_includes_ranks_and_environment_processes() -> None:
 )
 def test_estimate_sentence_is_close_to_measured_memory(overrides: list[str], peak: int) -> None:
     """Peak of the estimate_of PSS of `shepherd train exp=ppo` on CartPole (2026-11-28), in MB, within 25 %."""
-    told = estimate_of(config(*overrides), SPEC).sentence(PLENTY, command=True)
-    found = re.search(r"needs about ([\d.]+) (MB|GB)", told)
+    message = estimate_of(config(*overrides), SPEC).sentence(PLENTY, command=True)
+    found = re.search(r"needs about ([\d.]+) (MB|GB)", message)
     assert found is not None
-    assert float(found[1]) * {"MB": 1, "GB": 1000}[found[2]] == pytest.approx(peak, rel=0.25), told
+    assert float(found[1]) * {"MB": 1, "GB": 1000}[found[2]] == pytest.approx(peak, rel=0.25), message
 
 
 def test_estimate_of_gpu_run_uses_gpu_memory() -> None:
@@ -146,8 +146,8 @@ def test_estimate_of_gpu_run_uses_gpu_memory() -> None:
     learning = {"parameters": counted.agent, "optimizer": counted.agent + counted.beside}
     assert whole.device == learning | {"rollout": rollout + 10 * 100 * 8 * 8}
     assert whole.find_shortage(PLENTY) is None  # the free GPU memory is unknown
-    told = whole.find_shortage(dataclasses.replace(PLENTY, device=10_000))
-    assert told is not None and "of the GPU's memory (optimizer" in told
+    message = whole.find_shortage(dataclasses.replace(PLENTY, device=10_000))
+    assert message is not None and "of the GPU's memory (optimizer" in message
 
 
 class Remembering(Learner):
@@ -227,10 +227,10 @@ def test_check_resources_names_largest_value_that_fits(
     monkeypatch: pytest.MonkeyPatch, override: str, largest: tuple[int, int], what: str
 ) -> None:
     monkeypatch.setattr(counting, "MANY", 5_000)
-    told = refusal(override)
+    message = refusal(override)
     key = override.partition("=")[0]
-    assert told.startswith(f"{override}: this run would need ") and what in told
-    found = int(told.rpartition(f"the largest {key} that fits is ")[2])
+    assert message.startswith(f"{override}: this run would need ") and what in message
+    found = int(message.rpartition(f"the largest {key} that fits is ")[2])
     assert largest[0] <= found <= largest[1]
     check_resources(config(f"{key}={found}"), SPEC, Path("nowhere"))
 
@@ -261,7 +261,7 @@ def test_check_resources_names_key_of_large_observation(
 
 
 @pytest.mark.parametrize(
-    ("spec", "told"),
+    ("spec", "message"),
     [
         (
             dataclasses.replace(SPEC, action=dataclasses.replace(DISCRETE, nvec=(10**9,))),
@@ -274,8 +274,8 @@ def test_check_resources_names_key_of_large_observation(
         (dataclasses.replace(SPEC, obs={"state": ArraySpec((), "int64", n=10**9)}), "observation 'state': 1,000"),
     ],
 )
-def test_check_resources_names_space_with_many_values(spec: EnvSpec, told: str, machine: FreeResources) -> None:
-    with pytest.raises(UserError, match=rf"mostly because of the large spaces of env.id=CartPole-v1 \({told}"):
+def test_check_resources_names_space_with_many_values(spec: EnvSpec, message: str, machine: FreeResources) -> None:
+    with pytest.raises(UserError, match=rf"mostly because of the large spaces of env.id=CartPole-v1 \({message}"):
         check_resources(config(), spec, Path("nowhere"))
 
 
@@ -318,9 +318,9 @@ def test_check_resources_names_largest_buffer_size(
     given = ["exp=sac", LONG, *overrides]
     with pytest.raises(
         UserError, match=r"^buffer.size=\w+: this run would need .*the largest buffer.size that fits"
-    ) as told:
+    ) as message:
         check_resources(compose(given)[0], spec, Path("nowhere"))
-    found = int(str(told.value).rpartition(" ")[2])
+    found = int(str(message.value).rpartition(" ")[2])
     assert 0.85 * bound < found < bound
 
     def sized(size: int) -> RunConfig:

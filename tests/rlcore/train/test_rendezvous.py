@@ -81,11 +81,11 @@ def run_two(work: str) -> list[str]:
             )
             for rank in (0, 1)
         ]
-        said = [child.communicate(timeout=300)[0].strip() for child in children]
+        outputs = [child.communicate(timeout=300)[0].strip() for child in children]
     finally:
         os.close(store)
-    assert [child.returncode for child in children] == [0, 0], said
-    return said
+    assert [child.returncode for child in children] == [0, 0], outputs
+    return outputs
 
 
 def test_gather_returns_what_each_rank_has() -> None:

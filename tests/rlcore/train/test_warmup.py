@@ -35,11 +35,11 @@ def builds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[list[str]]:
     """Return the keys of each build, in order."""
     asked: list[list[str]] = []
 
-    def built(functions: list[TracedFunction]) -> list[Compiled]:
+    def build_graphs(functions: list[TracedFunction]) -> list[Compiled]:
         asked.append([each.key for each in functions])
         return run_graphs(functions)
 
-    monkeypatch.setattr(machine_code, "build", built)
+    monkeypatch.setattr(machine_code, "build", build_graphs)
     monkeypatch.setenv("SHEPHERD_CACHE", str(tmp_path))
     return asked
 
