@@ -23,23 +23,23 @@ def change_run(run: RunDirectory, overrides: Sequence[str]) -> None:
     """
     run.refuse_second_writer()
     with run.writing():
-        before = config_of(run)
+        stored = config_of(run)
         config, values = compose_existing(run.config, overrides)
         # A run resumes in its own folder from its own checkpoints, so these keys would have no effect.
         for key in ("run_dir", "root_dir", "log_root"):
-            if getattr(config, key) != getattr(before, key):
+            if getattr(config, key) != getattr(stored, key):
                 raise UserError(
                     f"{key}={getattr(config, key)}: the folder of this run is {run.path}; move that folder instead"
                 )
         chosen = config.checkpoint.resume_from
-        if chosen != before.checkpoint.resume_from:
+        if chosen != stored.checkpoint.resume_from:
             raise UserError(
                 f"checkpoint.resume_from={spell(chosen)}: this run resumes from its own checkpoints; "
                 f"to start from another checkpoint, use `shepherd train` with a new run_dir"
             )
-        refuse_other_config(run, before, config)
-        if config.num_threads != before.num_threads:
-            numbers = config.num_threads, before.num_threads
+        refuse_other_config(run, stored, config)
+        if config.num_threads != stored.num_threads:
+            numbers = config.num_threads, stored.num_threads
             log.warning("num_threads is %d, was %d: the run continues, but not with the same bits", *numbers)
         typed = [*run.read_overrides(), *overrides]
         write_text(run.overrides, "".join(f"{override}\n" for override in typed))

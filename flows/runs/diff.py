@@ -67,7 +67,8 @@ def _describe_later(run: Path, compared: Path) -> str | None:
 def _choose_checkpoints(first: Path, second: Path) -> tuple[Path, Path]:
     """Return the two checkpoints to compare: the newest ones at a policy step that both runs have.
 
-    If there is no common policy step and the fingerprints differ, return the newest checkpoint of each run.
+    If the runs have no common policy step and their fingerprints (config and machine) differ, return the newest
+    checkpoint of each run.
     """
     try:
         return compare.common(first, second)

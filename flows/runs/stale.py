@@ -1,6 +1,6 @@
-"""Stale runs: unfinished runs whose process has died without writing an end event to the event log.
+"""Stale runs: unfinished runs whose process has died.
 
-A run counts as stale if no process has locked it. The operating system releases the lock of a dead process.
+An unfinished run counts as stale if no process has locked it. The operating system releases the lock of a dead process.
 """
 
 from __future__ import annotations

@@ -144,7 +144,7 @@ class TrainerProcess:
                 on_progress(facts)
             if event == "work":
                 emit("work", facts)
-            if event == "told":
+            if event == "emitted":
                 emit(facts["kind"], facts["facts"])
             if event == "failed":
                 raise unpack(facts["error"], facts["sentence"])

@@ -33,16 +33,17 @@ def with_torch(run: RunDirectory, function: str, *arguments: Any, doing: str = "
     return trainer.running_trainer(run).call(remote, function, str(run.path), arguments, doing, more)
 
 
-def answer(say: Any, function: str, run: str, arguments: list[Any], doing: str, more: dict[str, Any]) -> Any:
-    """Execute a call of `with_torch` in the trainer process.
+def answer(send: Any, function: str, run: str, arguments: list[Any], doing: str, more: dict[str, Any]) -> Any:
+    """Execute a call of `with_torch` in the trainer process; the parameters are those of `with_torch`.
 
-    The events that the function emits are sent to the calling process; progress is sent once per second.
+    `send` sends an event to the calling process. All events that the function emits are sent, but events that report
+    progress (kind "work") only once per second.
     """
     timer = ProgressTimer()
 
     def listener(kind: str, facts: dict[str, Any]) -> None:
         if timer.due(always=kind != "work" or facts["done"] == facts["total"]):
-            say("told", kind=kind, facts=facts)
+            send("emitted", kind=kind, facts=facts)
 
     with subscribe(listener):
         return _call(function, RunDirectory(run), arguments, doing, more)

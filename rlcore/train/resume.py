@@ -82,9 +82,9 @@ class ResumePoint:
         Raise a UserError if the resumed run would train differently. Log other differences, such as library versions,
         because results may then not be bit-identical.
         """
-        before = self.fingerprint
-        refuse_other_learning(before["learning"], now["learning"], config, self.path)
-        warn_of_other_machine(before["machine"], now["machine"])
+        stored = self.fingerprint
+        refuse_other_learning(stored["learning"], now["learning"], config, self.path)
+        warn_of_other_machine(stored["machine"], now["machine"])
 
 
 @contextmanager
@@ -126,8 +126,8 @@ def refuse_unfit(source: Path, config: RunConfig) -> None:
         )
     if wrong := checkpoint.damage(source):
         raise UserError(f"{key}: the checkpoint is damaged ({wrong}); choose another one")
-    before = ResumePoint.at(source).fingerprint
+    stored = ResumePoint.at(source).fingerprint
     # The tier of the new run is not known yet. It follows from the `env` group, which must be equal in both runs.
-    now = learning_settings(config, before["learning"]["tier"], decide(config, before, lambda: None))
-    refuse_other_learning(before["learning"], now, config, source)
+    now = learning_settings(config, stored["learning"]["tier"], decide(config, stored, lambda: None))
+    refuse_other_learning(stored["learning"], now, config, source)
     refuse_smaller_budget(config, checkpoint.policy_steps(source), str(source))

@@ -11,7 +11,8 @@ Events on stdout:   ready {policy_steps, total_steps} · progress {policy_steps,
                     evaluation {policy_steps, final, greedy, ...} · stopped · interrupted {policy_steps, path, lost}
                     doing {sentence} (before long tasks, and for warnings) · error {sentence, kind, exit}
                     work {doing, done, total, unit} (about every second during evaluations and long updates)
-                    called {result} or failed {error, sentence}, after the events that the function sends
+                    called {result} or failed {error, sentence} after a `call`; before that, the events that the
+                    function sends, such as emitted {kind, facts} (flows.runs.with_torch)
                     alive (every few seconds, at any time)
 
 Only the config determines the boundaries, so the parent cannot influence the result. After SIGTERM, SIGINT or SIGHUP
