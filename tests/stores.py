@@ -1,4 +1,4 @@
-"""Things that tests share, for they take seconds: a home's empty databases, a Prefect API; a look into its database."""
+"""Shared resources that take seconds to make: empty databases of a home, and a Prefect API with its database."""
 
 from __future__ import annotations
 

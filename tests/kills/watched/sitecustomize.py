@@ -1,6 +1,6 @@
-"""Put on the path of a process that is to be killed: on SIGUSR1 it writes where it is, and goes on.
+"""Module on the path of a process that will be killed: on SIGUSR1 the process writes its stack and continues.
 
-The C code of `faulthandler` does that at once, whatever the interpreter is doing, so the product needs no hook.
+The C code of `faulthandler` does this at any point of the interpreter, so the product needs no hook.
 """
 
 import faulthandler

@@ -291,7 +291,7 @@ SEEN = "algo.cnn_keys.encoder=[rgb]"
 @pytest.mark.parametrize(
     ("overrides", "spec", "memory", "disk", "bound"),
     [
-        # The bound: what is free, without the processes, by the bytes that a row takes.
+        # The bound: free memory without that of the processes, divided by the bytes of a row.
         (["buffer.size=50000000"], CHEETAH, 2 * GB, 100 * GB, (2 * GB - needs.PROCESS) / VECTOR_ROW),
         (["buffer.size=null", SEEN], WALKER, 4 * GB, 100 * GB, (4 * GB - needs.PROCESS) / IMAGE_ROW),
         (
