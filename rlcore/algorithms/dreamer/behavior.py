@@ -46,7 +46,7 @@ class DreamerBehavior:
         name: suffix of the names of metrics and components; "" for the behavior of the agent.
 
     Attributes:
-        modules: further modules with buffers that the losses read or update.
+        modules: further modules with buffers that the loss of the actor reads or updates.
     """
 
     modules: Sequence[nn.Module] = ()
@@ -68,7 +68,7 @@ class DreamerBehavior:
         self.critic = Dense(world.feat_size, config.critic.layers, rng, number.outputs, self.critic_scale())
         self.target = None if config.critic.target_tau(0) is None else Target(self.critic, context)
         slow = [] if self.target is None else [self.target.module]
-        uses = [world, self.critic, *slow, *reads]
+        uses = [world, self.critic, *slow, *self.modules, *reads]
         self.actor_optimizer = make_optimizer(actor, self.actor_objective, config.actor, context, uses)
         self.critic_optimizer = make_optimizer(self.critic, self.critic_objective, config.critic, context, slow)
 

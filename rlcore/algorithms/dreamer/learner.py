@@ -19,7 +19,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from rlcore import protocols, streams
 from rlcore.algorithms.dreamer.behavior import DreamerBehavior, make_optimizer
@@ -138,12 +138,11 @@ class DreamerLearner(protocols.Learner):
         more = self.make_modules(context, rng)
         self.behaviors = self.make_behaviors(context, rng)
         optimizers = [self.world_optimizer, *more]
-        targets, modules = list[Target](), list[nn.Module]()
+        targets = list[Target]()
         for behavior in self.behaviors:
             optimizers += [behavior.actor_optimizer, behavior.critic_optimizer]
             targets += [] if behavior.target is None else [behavior.target]
-            modules += behavior.modules
-        self.step = Step(self.gradient_step, optimizers, targets, context, modules)
+        self.step = Step(self.gradient_step, optimizers, targets, context)
         self.transferable_components = tuple(
             name for name in ("agent", "critic", "target_critic", "moments") if name in self.components()
         )

@@ -1,0 +1,78 @@
+"""A second behavior on any Dreamer, written outside of rlcore (tests/probes/plan2explore.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from rlcore import conformance
+from rlcore.algorithms import ALGORITHMS
+from rlcore.algorithms.dreamer.imagination import Imagined
+from rlcore.config.build import build
+from rlcore.config.groups import EnvConfig, RunConfig
+from rlcore.train.trainer import Trainer
+from tests.contract.test_registry import SETTINGS
+from tests.probes.plan2explore import plan_to_explore
+from tests.soaking import heavy
+
+VERSIONS = ("dreamer_v1", "dreamer_v2", "dreamer_v3")
+
+
+@pytest.fixture(params=VERSIONS)
+def config(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> RunConfig:
+    label = f"p2e_{request.param}"
+    base = import_module(f"rlcore.algorithms.dreamer.{request.param}.learner")
+    monkeypatch.setitem(ALGORITHMS, label, plan_to_explore(base, label))
+    settings = build(ALGORITHMS[label].Config, SETTINGS[request.param] | {"name": label}, "algo.")
+    return RunConfig(algo=settings, env=EnvConfig(id="CartPole-v1", num_envs=3, max_episode_steps=12), seed=0)
+
+
+def train(config: RunConfig, updates: int = 2) -> Trainer:
+    trainer = Trainer(config, compiled=False)
+    while trainer.learner.updates < updates:
+        trainer.collect()
+        trainer.update()
+    return trainer
+
+
+def test_plan2explore_trains_both_behaviors(config: RunConfig) -> None:
+    learner: Any = train(config).learner
+    for behavior, part in zip(learner.behaviors, ("", "_exploration"), strict=True):
+        assert behavior.actor_optimizer.count == 2
+        assert {f"critic{part}", f"actor_optimizer{part}"} <= learner.components().keys()
+    task, exploring = (behavior.actor for behavior in learner.behaviors)
+    assert learner.behavior_policy.actor is exploring and learner.agent.actor is task
+    assert "actor_exploration" in learner.components()
+
+
+def test_plan2explore_reward_is_ensemble_variance(config: RunConfig) -> None:
+    learner: Any = Trainer(config, compiled=False).learner
+    rng, width = torch.Generator().manual_seed(0), learner.agent.world.feat_size
+    imagined = Imagined(torch.randn(4, 5, width, generator=rng), torch.randint(2, (3, 5, 1), generator=rng))
+    one_hot = np.eye(2, dtype=np.float32)[imagined.action[..., 0].numpy()]
+    inputs = torch.from_numpy(np.concatenate([imagined.feat[:-1].numpy(), one_hot], -1))
+    with torch.no_grad():
+        predictions = np.stack([model(inputs).numpy() for model in learner.ensemble.models])
+        reward = learner.behaviors[1].reward(imagined)
+    np.testing.assert_allclose(reward.numpy(), predictions.var(0, ddof=1).mean(-1), rtol=1e-5)
+
+
+def test_plan2explore_reward_head_does_not_train_states(config: RunConfig) -> None:
+    """The loss of the reward head reaches only the head: with a factor of 0 the gradient of the model is the same."""
+    learner: Any = train(config, 1).learner
+    state = torch.randn(2, 3, learner.agent.world.feat_size, requires_grad=True)
+    feat = learner.head_input("reward", type("State", (), {"feat": state})())
+    assert not feat.requires_grad
+    assert learner.head_input("observation", type("State", (), {"feat": state})()).requires_grad
+
+
+@heavy
+@pytest.mark.parametrize("check", conformance.CHECKS, ids=lambda check: check.__name__)
+def test_plan2explore_passes_conformance(check: Callable[[RunConfig], None], config: RunConfig) -> None:
+    if check is not conformance.machine_code_equals_eager:
+        check(config)
