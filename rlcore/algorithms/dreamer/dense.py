@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -95,6 +96,7 @@ class Dense(nn.Module):
         rng: CPU generator for the initialization.
         outputs: number of features of the output layer; None = no output layer.
         scale: initialization scale of the output layer; see `initialise_glorot`.
+        norm: normalization and activation of the hidden layers; a class or function with the arguments of `Norm`.
     """
 
     def __init__(
@@ -104,12 +106,13 @@ class Dense(nn.Module):
         rng: torch.Generator,
         outputs: int | None = None,
         scale: float | None = 1.0,
+        norm: Callable[..., nn.Module] = Norm,
     ) -> None:
         super().__init__()
         layers: list[nn.Module] = []
         for _ in range(hidden.count):
             layers.append(glorot_linear(inputs, hidden.units, rng, hidden.form.scale, hidden.form.bias))
-            layers.append(Norm(hidden.units, hidden.form.eps, hidden.act))
+            layers.append(norm(hidden.units, hidden.form.eps, hidden.act))
             inputs = hidden.units
         self.hidden = nn.Sequential(*layers)
         self.output = None if outputs is None else glorot_linear(inputs, outputs, rng, scale)

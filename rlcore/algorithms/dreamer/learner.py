@@ -25,6 +25,7 @@ from rlcore import protocols, streams
 from rlcore.algorithms.dreamer.behavior import DreamerBehavior, make_optimizer
 from rlcore.algorithms.dreamer.explorer import Explorer
 from rlcore.algorithms.dreamer.latent_actor import LatentActor
+from rlcore.algorithms.dreamer.networks import DEFAULT, Networks
 from rlcore.algorithms.dreamer.rssm import Latent, ModelState
 from rlcore.algorithms.dreamer.world_agent import WorldAgent
 from rlcore.algorithms.dreamer.world_model import Distance, ScalarHead, WorldModel
@@ -83,7 +84,13 @@ class DreamerAgent(WorldAgent):
         value: distribution of the values that the critic predicts; None = `reward`.
         scales: initialization scale of all output layers except the reward head's, and scale of the reward head's
             output layer; see `dense.initialise_glorot`.
+
+    Attributes:
+        networks: factories of the networks of the world model. A subclass can set another recurrent cell, other norms
+            or other CNNs.
     """
+
+    networks: ClassVar[Networks] = DEFAULT
 
     def __init__(
         self,
@@ -98,7 +105,7 @@ class DreamerAgent(WorldAgent):
     ) -> None:
         images, vectors = config.cnn_keys, config.mlp_keys
         keys = (images.encoder, vectors.encoder), (images.decoded, vectors.decoded)
-        world = WorldModel(config.world_model, spec, *keys, latent, reward, scales, rng)
+        world = WorldModel(config.world_model, spec, *keys, latent, reward, scales, rng, self.networks)
         form, layers = config.actor.policy(config.policy_kind(spec.action, distribution)), config.actor.layers
         stretch = config.normalize_actions
         actor = LatentActor(world.feat_size, spec.action, layers, form, stretch, scales[0], rng)

@@ -10,7 +10,8 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from rlcore.algorithms.dreamer import latents
-from rlcore.algorithms.dreamer.dense import Dense, Norm, cell, glorot_linear
+from rlcore.algorithms.dreamer.dense import glorot_linear
+from rlcore.algorithms.dreamer.networks import DEFAULT, Networks
 from rlcore.algorithms.dreamer.world_keys import WorldKeys
 from rlcore.compiled.scan import scan
 from rlcore.functional.noise import Noise
@@ -147,6 +148,7 @@ class RSSMCell(nn.Module):
             the state (decoupled).
         scale: initialization scale of output layers; see `dense.initialise_glorot`.
         rng: CPU generator for the initialization.
+        networks: factories of the networks.
     """
 
     def __init__(
@@ -157,16 +159,17 @@ class RSSMCell(nn.Module):
         observed: int,
         scale: float | None,
         rng: torch.Generator,
+        networks: Networks = DEFAULT,
     ) -> None:
         super().__init__()
         recurrent, post = config.recurrent_model, config.representation_model.layers
         width = recurrent.recurrent_state_size
-        self.inputs = Dense(latent.size + actions, recurrent.layers, rng)
-        self.cell = cell(self.inputs.output_size, width, recurrent.cell, rng)
+        self.inputs = networks.dense(latent.size + actions, recurrent.layers, rng)
+        self.cell = networks.cell(self.inputs.output_size, width, recurrent.cell, rng)
         self.deter_proj: nn.Linear | None = None
         if observed:
             self.deter_proj = glorot_linear(width, post.units, rng, post.form.scale, bias=False, of=width + observed)
-        self.norm = Norm(post.units, post.form.eps, post.act)
+        self.norm = networks.norm(post.units, post.form.eps, post.act)
         self.output = glorot_linear(post.units, latent.parameters, rng, scale)
 
     def transition(self, state: ModelState, action: Tensor) -> Tensor:
@@ -208,6 +211,7 @@ class RSSM(nn.Module):
         actions: A; size of an action as a vector.
         scale: initialization scale of output layers; see `dense.initialise_glorot`.
         rng: CPU generator for the initialization.
+        networks: factories of the networks.
     """
 
     def __init__(
@@ -218,16 +222,17 @@ class RSSM(nn.Module):
         actions: int,
         scale: float | None,
         rng: torch.Generator,
+        networks: Networks = DEFAULT,
     ) -> None:
         super().__init__()
         self.begin: Tensor | None
         self.latent = latent
         width, post = config.recurrent_model.recurrent_state_size, config.representation_model.layers
         self.decoupled, self.sizes, self.actions = config.decoupled, (width, latent.size), actions
-        self.core = RSSMCell(latent, config, actions, 0 if self.decoupled else features, scale, rng)
+        self.core = RSSMCell(latent, config, actions, 0 if self.decoupled else features, scale, rng, networks)
         of = features + (0 if self.decoupled else width)
         self.feature_proj = glorot_linear(features, post.units, rng, post.form.scale, post.form.bias, of)
-        self.prior = Dense(width, config.transition_model.layers, rng, latent.parameters, scale)
+        self.prior = networks.dense(width, config.transition_model.layers, rng, latent.parameters, scale)
         if config.begin == "learned":
             self.begin = nn.Parameter(torch.zeros(width))
         else:

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rlcore.algorithms.dreamer.dense import Dense, glorot_linear
+from rlcore.algorithms.dreamer.networks import DEFAULT, Networks
 from rlcore.algorithms.dreamer.rssm import RSSM, Latent, ModelState
-from rlcore.algorithms.dreamer.stages import ImageDecoder, ImageEncoder, restore, show
+from rlcore.algorithms.dreamer.stages import restore, show
 from rlcore.algorithms.dreamer.world_keys import ObservationKeys, WorldKeys
 from rlcore.functional.precision import to_float32
 from rlcore.functional.symlog import symexp, symlog
@@ -57,6 +58,7 @@ class KeyEncoder(nn.Module):
         vectors: keys of vector observations, which are concatenated in this order.
         config: settings of the layers; `config.symlog` selects if vectors are transformed by symlog.
         rng: CPU generator for the initialization.
+        networks: factories of the networks.
     """
 
     def __init__(
@@ -66,13 +68,14 @@ class KeyEncoder(nn.Module):
         vectors: Sequence[str],
         config: ObservationKeys,
         rng: torch.Generator,
+        networks: Networks = DEFAULT,
     ) -> None:
         super().__init__()
         self.spec, self.images, self.vectors = spec, tuple(images), tuple(vectors)
         self.symlog = config.symlog
-        self.cnn = ImageEncoder(frames(spec, images), config.stages, rng) if images else None
+        self.cnn = networks.image_encoder(frames(spec, images), config.stages, rng) if images else None
         size = sum(spec.obs[key].size for key in vectors)
-        self.mlp = Dense(size, config.layers, rng) if vectors else None
+        self.mlp = networks.dense(size, config.layers, rng) if vectors else None
         self.output_size = sum(part.output_size for part in (self.cnn, self.mlp) if part is not None)
 
     def preprocess(self, obs: Obs, lead: int) -> dict[str, Tensor]:
@@ -140,6 +143,7 @@ class KeyDecoder(nn.Module):
         config: settings of the layers.
         scale: initialization scale of output layers; see `dense.initialise_glorot`.
         rng: CPU generator for the initialization.
+        networks: factories of the networks.
     """
 
     def __init__(
@@ -151,11 +155,12 @@ class KeyDecoder(nn.Module):
         config: ObservationKeys,
         scale: float | None,
         rng: torch.Generator,
+        networks: Networks = DEFAULT,
     ) -> None:
         super().__init__()
         self.spec, self.images, self.vectors = spec, tuple(images), tuple(vectors)
-        self.cnn = ImageDecoder(inputs, frames(spec, images), config.stages, rng, scale) if images else None
-        self.mlp = Dense(inputs, config.layers, rng) if vectors else None
+        self.cnn = networks.image_decoder(inputs, frames(spec, images), config.stages, rng, scale) if images else None
+        self.mlp = networks.dense(inputs, config.layers, rng) if vectors else None
         sizes = {key: spec.obs[key].size for key in vectors}
         units = self.mlp.output_size if self.mlp is not None else 0
         self.heads = nn.ModuleDict({head_name(key): glorot_linear(units, n, rng, scale) for key, n in sizes.items()})
@@ -214,6 +219,7 @@ class WorldModel(nn.Module):
         scales: initialization scale of all output layers except the reward head's, and scale of the reward head's
             output layer; see `dense.initialise_glorot`.
         rng: CPU generator for the initialization.
+        networks: factories of the networks.
     """
 
     def __init__(
@@ -226,17 +232,18 @@ class WorldModel(nn.Module):
         number: ScalarHead,
         scales: tuple[float | None, float | None],
         rng: torch.Generator,
+        networks: Networks = DEFAULT,
     ) -> None:
         super().__init__()
         scale, self.number = scales[0], number
-        self.encoder = KeyEncoder(spec, *encoded, config.encoder, rng)
-        self.rssm = RSSM(latent, config, self.encoder.output_size, spec.action.flat_size, scale, rng)
+        self.encoder = KeyEncoder(spec, *encoded, config.encoder, rng, networks)
+        self.rssm = RSSM(latent, config, self.encoder.output_size, spec.action.flat_size, scale, rng, networks)
         self.feat_size = sum(self.rssm.sizes)
-        self.decoder = KeyDecoder(self.feat_size, spec, *decoded, config.observation_model, scale, rng)
-        self.reward = Dense(self.feat_size, config.reward_model.layers, rng, number.outputs, scales[1])
+        self.decoder = KeyDecoder(self.feat_size, spec, *decoded, config.observation_model, scale, rng, networks)
+        self.reward = networks.dense(self.feat_size, config.reward_model.layers, rng, number.outputs, scales[1])
         self.continue_head: Dense | None = None
         if config.ends:
-            self.continue_head = Dense(self.feat_size, config.discount_model.layers, rng, 1, scale)
+            self.continue_head = networks.dense(self.feat_size, config.discount_model.layers, rng, 1, scale)
 
     def observe(
         self, seen: Obs, prev_action: Tensor, is_first: Tensor, noise: Tensor, state: ModelState | None = None
