@@ -16,6 +16,7 @@ from torch import Tensor, nn
 if TYPE_CHECKING:
     from rlcore.types import Ranks
 
+MIN_NORM = 1e-3  # smallest parameter norm in adaptive gradient clipping
 LINE = 16  # float32 numbers in a cache line; each parameter starts at a multiple of it
 
 
@@ -212,3 +213,22 @@ def clip_factors(parts: Sequence[Tensor], max_norm: float) -> list[Tensor]:
     `max_norm`. The 1e-6 is that of `torch.nn.utils.clip_grad_norm_`.
     """
     return [(max_norm / (part.norm() + 1e-6)).clamp(max=1.0) for part in parts]
+
+
+def adaptive_clip_factors(parts: Sequence[Tensor], parameters: Sequence[Tensor], clip: float) -> list[Tensor]:
+    """Return one factor [] for each part of a gradient, with which adaptive gradient clipping multiplies the part.
+
+    After the multiplication, the norm of a part G is at most clip · max(1e-3, ‖W‖), with the norm of its parameters W
+    (Brock et al. 2021, arXiv:2102.06171, eq. 3). As in Dreamer V3's code of 2024, W is a whole tensor; in the paper, W
+    is one row of it.
+
+    Args:
+        parts: gradients of the parameter tensors.
+        parameters: parameter tensors before the optimizer step, in the same order.
+        clip: factor; 0.3 in Dreamer V3's code of 2024.
+
+    Returns:
+        Factors in (0, 1].
+    """
+    pairs = zip(parts, parameters, strict=True)
+    return [1 / (part.norm() / (clip * weight.norm().clamp(min=MIN_NORM))).clamp(min=1.0) for part, weight in pairs]

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from rlcore.compiled.gradient import CompiledGradient
 from rlcore.errors import UserError
 from rlcore.optim import rules
-from rlcore.optim.flat import FlatParameters, Gradient, clip_factors
+from rlcore.optim.flat import FlatParameters, Gradient, adaptive_clip_factors, clip_factors
 from rlcore.optim.loss_scale import LossScale
 from rlcore.optim.optimizer_keys import OptimizerConfig
 from rlcore.optim.parameter_groups import GroupedRule, group_of
@@ -62,7 +62,8 @@ class Optimizer:
         config: update rule and its settings.
         context: provides devices and precision (`fabric`), ranks and the compiler.
         max_grad_norm: maximum gradient norm; 0 = no clipping. `config.clip_norm` selects which norm is limited: that of
-            the gradient of all parameters together, or that of each parameter tensor.
+            the gradient of all parameters together ("global"), that of each parameter tensor ("tensor"), or that of
+            each parameter tensor divided by the norm of its parameters ("adaptive").
         reduction: "mean" divides the gradient by the summed sample weight, "sum" does not.
         uses: other modules that the loss reads. They are moved to the same device, and a compiled gradient has their
             parameters as inputs.
@@ -190,7 +191,7 @@ class Optimizer:
         if self.reduction == "mean":
             gradient.div_(weight.to(gradient))
         norm = gradient.norm()
-        for part, factor in self._clip(gradient):
+        for part, factor in self._clip(gradient, self.parameters.vector):
             part.mul_(factor)
         self.drop()
         if self.scale and not self.scale.adapt(norm):
@@ -227,7 +228,7 @@ class Optimizer:
         if self.reduction == "mean":
             gradient = gradient / weight.to(gradient)
         norm = gradient.norm()
-        clipped = [part * factor for part, factor in self._clip(gradient)]
+        clipped = [part * factor for part, factor in self._clip(gradient, vector)]
         gradient = clipped[0] if len(clipped) == 1 else self.parameters.join(clipped) if clipped else gradient
         count, slot_values = count + 1, dict(zip(self.slots, slots, strict=True))
         if self.groups:
@@ -236,14 +237,17 @@ class Optimizer:
             vector, slot_values = rules.update(self.config, vector, gradient, slot_values, count, lr)
         return [vector, *(slot_values[name] for name in self.slots), count, norm]
 
-    def _clip(self, gradient: Tensor) -> list[tuple[Tensor, Tensor]]:
+    def _clip(self, gradient: Tensor, vector: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Split a gradient [P] into the parts that are clipped separately; return pairs of part and clipping factor [].
 
-        The list is empty if gradients are not clipped.
+        `vector` [P] contains the parameters. The list is empty if gradients are not clipped.
         """
         if not self.max_grad_norm:
             return []
         parts = [gradient] if self.config.clip_norm == "global" else [*self.parameters.split(gradient).values()]
+        if self.config.clip_norm == "adaptive":
+            weights = [*self.parameters.split(vector).values()]
+            return [*zip(parts, adaptive_clip_factors(parts, weights, self.max_grad_norm), strict=True)]
         return [*zip(parts, clip_factors(parts, self.max_grad_norm), strict=True)]
 
     def _take(self, proposed: Sequence[Tensor], unless: Tensor | None) -> Tensor:

@@ -19,7 +19,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "rmsprop_tf": {"alpha": 0.9, "eps": 1e-10, "centered": False, "momentum": 0.0},
     "sgd": {"momentum": 0.0, "dampening": 0.0, "nesterov": False},
 }
-CLIP_NORMS = ("global", "tensor")
+CLIP_NORMS = ("global", "tensor", "adaptive")
 FOR_ALL = ("name", "lr", "weight_decay", "warmup", "clip_norm", "groups")
 
 
@@ -51,7 +51,12 @@ class OptimizerConfig:
     nesterov: bool | None = arg(None, "Nesterov momentum (SGD)")
     amsgrad: bool | None = arg(None, "AMSGrad (Adam)")
     warmup: int = arg(0, "steps over which the learning rate grows linearly to lr", low=0)
-    clip_norm: str = arg("global", "norm to clip: of the whole gradient (global) or of each tensor", choices=CLIP_NORMS)
+    clip_norm: str = arg(
+        "global",
+        "norm to clip: of the whole gradient (global), of each tensor (tensor), or of each tensor divided by the norm "
+        "of its parameters (adaptive)",
+        choices=CLIP_NORMS,
+    )
     groups: dict[str, Any] = arg({}, "parameter groups: name or pattern -> {lr, weight_decay}; the first match counts")
 
     def check(self, prefix: str) -> None:

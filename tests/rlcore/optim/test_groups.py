@@ -1,10 +1,11 @@
-"""Groups of parameters and both kinds of clipping compared with torch, eager and as compiled graph."""
+"""Groups of parameters and all kinds of clipping compared with torch and NumPy, eager and as compiled graph."""
 
 from __future__ import annotations
 
 import copy
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -116,9 +117,38 @@ def test_clip_norm_global_and_tensor_match_torch(clip_norm: str, compiled: bool)
         torch.testing.assert_close([*module.parameters()], [*theirs.parameters()])
 
 
-def test_clip_norm_tensor_requires_max_grad_norm() -> None:
-    with pytest.raises(UserError, match="clip_norm=tensor"):
-        optimizer_of(network(), build(OptimizerConfig, {"clip_norm": "tensor"}), False)
+@pytest.mark.parametrize("grouped", [False, True])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_clip_norm_adaptive_matches_closed_form(compiled: bool, grouped: bool) -> None:
+    """The gradient of each tensor is limited to 1.5 times the norm of the tensor; this norm is at least 1e-3."""
+    module = network()
+    module.head.bias.data.zero_()
+    settings: dict[str, Any] = {"name": "sgd", "lr": 0.1, "betas": None, "eps": None, "clip_norm": "adaptive"}
+    settings |= {"groups": {"head": {"lr": 0.05}}} if grouped else {}
+    optimizer = optimizer_of(module, build(OptimizerConfig, settings), compiled, max_grad_norm=1.5)
+    rng, clipped = torch.Generator().manual_seed(1), set[bool]()
+    for _ in range(3):
+        x = torch.randn(5, 3, generator=rng)
+        theirs = copy.deepcopy(module)
+        (theirs(x).square().sum() / 5).backward()
+        norm = optimizer.minimize(x).norm
+        squares = 0.0
+        for (name, mine), other in zip(module.named_parameters(), theirs.parameters(), strict=True):
+            weight, gradient = (np.asarray(part.detach(), np.float64) for part in (other, other.grad))
+            squares += (size := np.sqrt((gradient**2).sum())) ** 2
+            limit = 1.5 * max(1e-3, np.sqrt((weight**2).sum()))
+            clipped.add(bool(size > limit))
+            gradient *= min(1.0, limit / size)
+            lr = 0.05 if grouped and name.startswith("head") else 0.1
+            np.testing.assert_allclose(mine.detach().numpy(), weight - lr * gradient, rtol=1e-5, atol=1e-6)
+        assert float(norm) == pytest.approx(np.sqrt(squares), rel=1e-5)
+    assert clipped == {False, True}
+
+
+@pytest.mark.parametrize("clip_norm", ["tensor", "adaptive"])
+def test_clip_norm_of_tensors_requires_max_grad_norm(clip_norm: str) -> None:
+    with pytest.raises(UserError, match=f"clip_norm={clip_norm}"):
+        optimizer_of(network(), build(OptimizerConfig, {"clip_norm": clip_norm}), False)
 
 
 def test_accumulate_sums_minibatches_and_drop_discards() -> None:
