@@ -28,6 +28,7 @@ PUBLIC = [
     "flows/config/compose.py",
     "rlcore/*.py",
     "rlcore/config/*.py",
+    "rlcore/train/player.py",
     "rlcore/train/trainer.py",
     "rlcore/train/run_trainer.py",
     "rlcore/conformance/__init__.py",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import torch
+
+from rlcore import streams
 from rlcore.algorithms import ALGORITHMS
 from rlcore.errors import RunError, UserError
 from rlcore.protocols import Buffer, Learner
@@ -11,7 +14,10 @@ from rlcore.types import Context, Metrics, TrainingSchedule
 def build_algorithm(context: Context) -> tuple[Learner, Buffer, TrainingSchedule]:
     """Build learner, buffer and schedule; raise a UserError if one of them does not have the required interface."""
     name = context.config.algo.name
-    learner, buffer, plan = ALGORITHMS[name].build(context)
+    # Layers without an explicit initialization use torch's global generator: seed it equally on every rank.
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(streams.integer(context.config.seed, "init"))
+        learner, buffer, plan = ALGORITHMS[name].build(context)
     for part, kind in ((learner, Learner), (buffer, Buffer)):
         if not isinstance(part, kind):
             raise UserError(

@@ -23,21 +23,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-import torch
-
 from rlcore import streams
 from rlcore.compiler import Compiler
 from rlcore.config.groups import RunConfig
 from rlcore.data.dataset import as_collected
 from rlcore.data.rollout import Rollout
-from rlcore.data.steps import transform_reward
 from rlcore.envs.card import environment_card
 from rlcore.envs.vector.choose import make_vector_env, refuse_foreign_vector
 from rlcore.errors import RunError, UserError
 from rlcore.evaluation.evaluation import evaluate_agent
 from rlcore.evaluation.play import OnProgress
 from rlcore.evaluation.policy import describe_agent, differing_shapes
-from rlcore.functional.noise import Noise
 from rlcore.protocols import VectorEnv
 from rlcore.spec import EnvSpec
 from rlcore.store import checkpoint, datasets
@@ -46,7 +42,6 @@ from rlcore.system import heap
 from rlcore.system.torch_switches import keeping_switches, read_switches
 from rlcore.train.boundary import budget
 from rlcore.train.build import build_algorithm, check_metrics
-from rlcore.train.collect import Collector
 from rlcore.train.components import check_finite
 from rlcore.train.fabric import (
     FabricRanks,
@@ -56,6 +51,7 @@ from rlcore.train.fabric import (
     set_switches,
 )
 from rlcore.train.metrics import MetricsWindow
+from rlcore.train.player import Player
 from rlcore.train.rank_state import parts_of_this_rank, with_parts
 from rlcore.train.resource_check import check_resources
 from rlcore.train.resume import reading_state
@@ -151,24 +147,10 @@ class Trainer:
         """Build learner, buffer and collector."""
         self.context, self.envs = context, envs
         self.fabric, self.ranks = context.fabric, context.ranks
-        config, rank, device = context.config, context.ranks.rank, context.fabric.device
-        # Layers without an explicit initialization use torch's global generator: seed it equally on every rank.
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(streams.integer(config.seed, "init"))
-            self.learner, self.buffer, self.plan = build_algorithm(context)
+        self.learner, self.buffer, self.plan = build_algorithm(context)
         self.behavior_policy = self.learner.behavior_policy
         self.rng = context.generator("minibatch")
-        self.collector = Collector(
-            envs,
-            self.behavior_policy,
-            Noise(config.seed, "policy", rank, device=device),
-            device,
-            context.fabric.autocast,
-            functools.partial(transform_reward, config.env),
-            context.ranks,
-            Noise(config.seed, "prefill", rank),
-            context.compiler if context.compiler and context.compiler.builds else None,
-        )
+        self.collector = Player(context, envs, self.behavior_policy).collector
         self.iterations, self._due, self._waiting, self._untrimmed = 0, 0, False, 0
 
     def _check(self, envs: VectorEnv | None, command: bool) -> None:

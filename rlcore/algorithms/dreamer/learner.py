@@ -138,9 +138,8 @@ class DreamerLearner(protocols.Learner):
         self.noise = Noise(context.config.seed, "loss", context.ranks.rank, device=context.fabric.device)
         rng = torch.Generator().manual_seed(streams.integer(context.config.seed, "init"))  # equal on all ranks
         self.agent: WorldAgent = self.agent_class(config, context.spec, context.config.distribution.type, rng)
-        self.explorer: Explorer | None = None
-        if config.actor.explores:
-            self.explorer = Explorer(self.agent, config.actor.exploration(0))
+        policy = make_behavior_policy(self.agent, config)
+        self.explorer = policy if isinstance(policy, Explorer) else None
         self.world_optimizer = make_optimizer(self.agent.world, self.model_loss, config.world_model, context, [])
         more = self.make_modules(context, rng)
         self.behaviors = self.make_behaviors(context, rng)
@@ -264,6 +263,11 @@ class DreamerLearner(protocols.Learner):
         if self.explorer is not None:
             found["exploration"] = self.explorer.amount
         return found
+
+
+def make_behavior_policy(agent: WorldAgent, config: Any) -> WorldAgent | Explorer:
+    """Return the policy that collects data: the agent, with exploration noise if the config enables it."""
+    return Explorer(agent, config.actor.exploration(0)) if config.actor.explores else agent
 
 
 def memory_and_plan(context: Context) -> tuple[Replay, TrainingSchedule]:

@@ -34,7 +34,13 @@ from rlcore.algorithms.dreamer.behavior import DreamerBehavior
 from rlcore.algorithms.dreamer.dreamer_v1.config import Config
 from rlcore.algorithms.dreamer.imagination import Imagined, imagine
 from rlcore.algorithms.dreamer.latents import mean_free_nats, normal_kl, normal_measures
-from rlcore.algorithms.dreamer.learner import DreamerAgent, DreamerLearner, Segment, memory_and_plan
+from rlcore.algorithms.dreamer.learner import (
+    DreamerAgent,
+    DreamerLearner,
+    Segment,
+    make_behavior_policy,
+    memory_and_plan,
+)
 from rlcore.algorithms.dreamer.rssm import GaussianLatent, ModelState
 from rlcore.data.replay import Replay
 from rlcore.functional.noise import Noise
@@ -43,6 +49,8 @@ from rlcore.functional.stats import reduce_loss
 from rlcore.functional.unit_normal import UnitNormal, unit_normal_loss
 from rlcore.spec import EnvSpec
 from rlcore.types import Context, TrainingSchedule
+
+__all__ = ["Agent", "Behavior", "Config", "Learner", "build", "make_behavior_policy"]
 
 
 class Agent(DreamerAgent):

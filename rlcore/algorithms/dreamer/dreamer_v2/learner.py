@@ -37,7 +37,13 @@ from rlcore.algorithms.dreamer.behavior import DreamerBehavior
 from rlcore.algorithms.dreamer.dreamer_v2.config import Config
 from rlcore.algorithms.dreamer.imagination import Imagined, imagine
 from rlcore.algorithms.dreamer.latents import categorical_kl, categorical_measures, free_nats, mean_free_nats
-from rlcore.algorithms.dreamer.learner import DreamerAgent, DreamerLearner, Segment, memory_and_plan
+from rlcore.algorithms.dreamer.learner import (
+    DreamerAgent,
+    DreamerLearner,
+    Segment,
+    make_behavior_policy,
+    memory_and_plan,
+)
 from rlcore.algorithms.dreamer.rssm import CategoricalLatent, ModelState
 from rlcore.data.replay import Replay
 from rlcore.functional.noise import Noise
@@ -46,6 +52,8 @@ from rlcore.functional.stats import reduce_loss
 from rlcore.functional.unit_normal import UnitNormal, unit_normal_loss
 from rlcore.spec import EnvSpec
 from rlcore.types import Context, Ranks, TrainingSchedule
+
+__all__ = ["Agent", "Behavior", "Config", "Learner", "build", "make_behavior_policy"]
 
 
 class Agent(DreamerAgent):

@@ -35,7 +35,13 @@ from rlcore.algorithms.dreamer.behavior import DreamerBehavior
 from rlcore.algorithms.dreamer.dreamer_v3.config import Config
 from rlcore.algorithms.dreamer.imagination import Imagined, imagine
 from rlcore.algorithms.dreamer.latents import categorical_kl, categorical_measures, free_nats
-from rlcore.algorithms.dreamer.learner import DreamerAgent, DreamerLearner, Segment, memory_and_plan
+from rlcore.algorithms.dreamer.learner import (
+    DreamerAgent,
+    DreamerLearner,
+    Segment,
+    make_behavior_policy,
+    memory_and_plan,
+)
 from rlcore.algorithms.dreamer.return_scale import ReturnScale
 from rlcore.algorithms.dreamer.rssm import CategoricalLatent, ModelState
 from rlcore.algorithms.dreamer.world_model import ScalarHead
@@ -48,6 +54,8 @@ from rlcore.functional.two_hot import TwoHot
 from rlcore.functional.unit_normal import squared_distance
 from rlcore.spec import EnvSpec
 from rlcore.types import Context, TrainingSchedule
+
+__all__ = ["Agent", "Behavior", "Config", "Learner", "build", "make_behavior_policy"]
 
 
 class Agent(DreamerAgent):

@@ -1,0 +1,122 @@
+"""Player: environments and a behavior policy that collect trajectories, in the process of a learner or in another one.
+
+The learner sends the weights of its behavior policy as one vector of bytes, with a version number:
+
+    player.load_weights(learner.updates, flat_weights(learner.behavior_policy))
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rlcore import streams
+from rlcore.algorithms import ALGORITHMS
+from rlcore.data.steps import transform_reward
+from rlcore.errors import RunError
+from rlcore.functional.noise import Noise
+from rlcore.protocols import VectorEnv
+from rlcore.train.collect import Collector
+from rlcore.types import Context, Trajectory
+
+
+class Player:
+    """Environments of one process and the policy that acts in them; no learner is needed.
+
+    `version` is the version number of the weights: 0 before the first `load_weights`. `collector` steps the environments
+    and counts the steps; its state is part of a checkpoint.
+
+    Args:
+        context: config, specs, devices and ranks of the process. It determines all random numbers of acting.
+        envs: vectorized environments; their spec and number are those of the context.
+        policy: behavior policy that a learner in this process updates in place; None: a new policy with random weights,
+            which `load_weights` replaces.
+    """
+
+    def __init__(self, context: Context, envs: VectorEnv, policy: Any = None) -> None:
+        config, rank, device = context.config, context.ranks.rank, context.fabric.device
+        self.policy = make_behavior_policy(context) if policy is None else policy
+        self.version = 0
+        self.collector = Collector(
+            envs,
+            self.policy,
+            Noise(config.seed, "policy", rank, device=device),
+            device,
+            context.fabric.autocast,
+            functools.partial(transform_reward, config.env),
+            context.ranks,
+            Noise(config.seed, "prefill", rank),
+            context.compiler if context.compiler and context.compiler.builds else None,
+        )
+
+    def collect(self, length: int, random: bool = False) -> tuple[Trajectory, Trajectory]:
+        """Take `length` steps in all environments; return the trajectory and the time step after it.
+
+        The next call overwrites the memory of both, see `Collector.collect`. Copy them to keep them.
+        """
+        return self.collector.collect(length, random)
+
+    def load_weights(self, version: int, weights: Tensor) -> None:
+        """Replace the weights of the policy by those of a learner, in place.
+
+        Args:
+            version: number of gradient steps after which the learner had these weights.
+            weights: result of `flat_weights` for a policy of the same config, [bytes] uint8.
+
+        Raises:
+            RunError: If the number of bytes differs from that of this policy.
+        """
+        state = self.policy.state_dict()
+        sizes = [tensor.numel() * tensor.element_size() for tensor in _tensors(state)]
+        if len(weights) != sum(sizes):
+            raise RunError(
+                f"the policy has {sum(sizes)} bytes of weights, but {len(weights)} were sent; use the same config in "
+                "both processes"
+            )
+        parts = iter(weights.split(sizes))
+        self.policy.load_state_dict(_replace(state, parts))
+        self.version = version
+
+
+def flat_weights(policy: Any) -> Tensor:
+    """Return all tensors of a policy's state as one vector of bytes on the CPU, [bytes] uint8."""
+    parts = [tensor.detach().cpu().contiguous().reshape(-1) for tensor in _tensors(policy.state_dict())]
+    return torch.cat([part.view(torch.uint8) for part in parts])
+
+
+def _tensors(state: Mapping[str, Any]) -> Iterator[Tensor]:
+    """Yield the tensors of a nested state, in the order of its keys."""
+    for value in state.values():
+        if isinstance(value, Mapping):
+            yield from _tensors(value)
+        elif isinstance(value, Tensor):
+            yield value
+
+
+def _replace(state: Mapping[str, Any], parts: Iterator[Tensor]) -> dict[str, Any]:
+    """Return a nested state in which the tensors are replaced by those of `parts`, each given as bytes."""
+
+    def value(old: Any) -> Any:
+        if isinstance(old, Mapping):
+            return _replace(old, parts)
+        return next(parts).clone().view(old.dtype).reshape(old.shape) if isinstance(old, Tensor) else old
+
+    return {name: value(old) for name, old in state.items()}
+
+
+def make_behavior_policy(context: Context) -> Any:
+    """Create the policy with which an algorithm collects data, on the device of the context, without its learner.
+
+    An algorithm whose behavior policy is not its agent has a function `make_behavior_policy(agent, config)` beside
+    `build`.
+    """
+    config = context.config
+    algorithm, name = ALGORITHMS[config.algo.name], "make_behavior_policy"
+    rng = torch.Generator().manual_seed(streams.integer(config.seed, "init"))
+    agent = algorithm.Agent(config.algo, context.spec, config.distribution.type, rng)
+    make = getattr(algorithm, name, None) or getattr(getattr(algorithm, "learner", None), name, None)
+    return context.fabric.to_device(agent if make is None else make(agent, config.algo))

@@ -1,0 +1,63 @@
+"""A player in another process, written outside of rlcore (tests/probes/player_process.py)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from rlcore.errors import RunError
+from rlcore.store.checkpoint import nested_state
+from rlcore.train.player import Player, flat_weights, make_behavior_policy
+from rlcore.train.trainer import Trainer
+from tests.contract.test_conformance import config
+from tests.probes.player_process import DecoupledTrainer
+from tests.soaking import heavy
+
+ITERATIONS = {"ppo": 3, "sac": 40, "dreamer_v1": 30, "dreamer_v3": 30}
+
+
+@pytest.mark.parametrize(
+    ("algo", "env_id"),
+    [
+        ("ppo", "CartPole-v1"),
+        pytest.param("sac", "Pendulum-v1", marks=heavy),
+        pytest.param("dreamer_v1", "CartPole-v1", marks=heavy),
+        pytest.param("dreamer_v3", "CartPole-v1", marks=heavy),
+    ],
+)
+def test_player_process_gives_bits_of_one_process(algo: str, env_id: str) -> None:
+    one = Trainer(config(algo, env_id), compiled=False)
+    two = DecoupledTrainer(one.config, one.card)
+    for _ in range(ITERATIONS[algo]):
+        one.collect()
+        one.update()
+        two.iterate()
+    two.close()
+    one.close()
+    assert one.learner.updates == two.learner.updates > 0 and two.versions[-1] > 0
+    assert one.policy_steps == two.policy_steps
+    states = [nested_state.encode(learner.state_dict()) for learner in (one.learner, two.learner)]
+    assert states[0] == states[1]
+
+
+def test_load_weights_refuses_policy_of_other_size() -> None:
+    trainer: Any = Trainer(config("ppo", "CartPole-v1"), compiled=False)
+    other: Any = Trainer(config("ppo", "Pendulum-v1"), compiled=False)
+    player = Player(trainer.context, trainer.envs)
+    weights = flat_weights(trainer.learner.behavior_policy)
+    assert weights.dtype == torch.uint8
+    player.load_weights(7, weights)
+    assert player.version == 7 and torch.equal(flat_weights(player.policy), weights)
+    with pytest.raises(RunError, match=r"^the policy has \d+ bytes of weights, but \d+ were sent; use the same config"):
+        player.load_weights(8, flat_weights(other.learner.behavior_policy))
+    assert player.version == 7
+
+
+@pytest.mark.parametrize("algo", ["ppo", "dreamer_v1"])
+def test_make_behavior_policy_has_form_of_learners_policy(algo: str) -> None:
+    trainer: Any = Trainer(config(algo, "CartPole-v1"), compiled=False)
+    policy, theirs = make_behavior_policy(trainer.context), trainer.learner.behavior_policy
+    assert type(policy) is type(theirs)
+    assert len(flat_weights(policy)) == len(flat_weights(theirs))
