@@ -234,12 +234,25 @@ class EnvSpec:
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> EnvSpec:
-        """Create a spec from the JSON values that `to_json` returned."""
+        """Create a spec from the JSON values that `to_json` returned.
+
+        Other values, for example of a damaged file, raise KeyError, TypeError, ValueError or AttributeError.
+        """
         obs = {key: _array(value) for key, value in data["obs"].items()}
         a = data["action"]
         low = tuple(-float("inf") if v is None else float(v) for v in a["low"])
         high = tuple(float("inf") if v is None else float(v) for v in a["high"])
         action = ActionSpec(a["space"], tuple(a["shape"]), a["dtype"], tuple(a["nvec"]), tuple(a["start"]), low, high)
+        texts = [
+            data["id"],
+            action.space,
+            action.dtype,
+            *obs,
+            *(text for each in obs.values() for text in (each.dtype, each.kind)),
+        ]
+        sizes = [*action.shape, *action.nvec, *action.start, *(size for each in obs.values() for size in each.shape)]
+        if not all(isinstance(text, str) for text in texts) or not all(isinstance(size, int) for size in sizes):
+            raise TypeError("a text or a size of the spec has a wrong type")
         return EnvSpec(data["id"], obs, action)
 
 

@@ -13,7 +13,7 @@ from rlcore.errors import RunError, UserError
 from rlcore.store import checkpoint
 from rlcore.store.directory import RunDirectory, write_json
 from rlcore.store.history import history
-from rlcore.store.run_files import read_mapping
+from rlcore.store.run_files import read_record
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ def _read_final(run: RunDirectory, event: Mapping[str, Any]) -> Mapping[str, Any
     """Return the results of the final evaluation. If their file is damaged, return the results in the event log."""
     path = run.evaluations / f"{event['policy_steps']}.json"
     try:
-        return read_mapping(path, "the event log is used instead", ("greedy",))
+        return read_record(path, "the event log is used instead", ("greedy",))
     except UserError as damaged:
         logger.warning("%s", damaged)
         return event

@@ -39,8 +39,9 @@ def describe(run: RunDirectory, path: Path) -> dict[str, Any]:
 
     It has the config of the algorithm, the spec of the environment, and the digest of the checkpoint.
     """
-    config = run.read_config()
-    manifest = checkpoint.manifest(path)
+    config, manifest = run.read_config(), checkpoint.manifest(path)
+    if not isinstance(config.get("distribution"), dict) or "type" not in config["distribution"]:
+        raise UserError(f"{run.config}: damaged, distribution.type is missing; restore it from a copy")
     return {
         "format": FORMAT,
         "algo": config["algo"],

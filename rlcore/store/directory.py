@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from rlcore.errors import DiskFault, UserError
-from rlcore.store.run_files import describe_other_format, read_mapping
+from rlcore.spec import EnvSpec
+from rlcore.store.run_files import describe_other_format, read_mapping, read_record
 from rlcore.system.durable import make_directory, make_private, sync_directory, write_synced
 
 FORMAT = 2  # of a run directory, stored in run.json; Shepherd 0.1.0 stored none
@@ -93,7 +94,12 @@ class RunDirectory:
     def read_card(self) -> dict[str, Any]:
         """Read env_card.json: properties of the environment, measured by the stage `make-env`."""
         fix = f"`shepherd stage make-env {self.path}` measures the environment again"
-        return read_mapping(self.card, fix, ("tier",))
+        card = read_record(self.card, fix, ("tier", "spec"))
+        try:
+            EnvSpec.from_json(card["spec"])
+        except (KeyError, TypeError, ValueError, AttributeError):
+            raise UserError(f"{self.card}: damaged, spec does not describe an environment; {fix}") from None
+        return card
 
     def read_baseline(self) -> dict[str, Any] | None:
         """Read the return of a random policy, measured by the stage `collect`.
@@ -112,7 +118,7 @@ class RunDirectory:
     def read_dataset_manifest(self) -> dict[str, Any]:
         """Read manifest.json of the run's dataset, which the stage `collect` wrote."""
         fix = f"`shepherd stage collect {self.path}` collects it again"
-        return read_mapping(self.dataset / "manifest.json", fix, ("result.mean", "result.episodes"))
+        return read_record(self.dataset / "manifest.json", fix, ("result.mean", "result.episodes"))
 
     def read_summary(self) -> dict[str, Any]:
         """Read summary.json, the results of the run.
@@ -122,7 +128,7 @@ class RunDirectory:
             summary can be recomputed from the event log.
         """
         try:
-            return read_mapping(self.summary, "it is recomputed from the event log") if self.summary.exists() else {}
+            return read_record(self.summary, "it is recomputed from the event log") if self.summary.exists() else {}
         except UserError as damaged:
             log.warning("%s", damaged)
             return {}
@@ -137,7 +143,10 @@ class RunDirectory:
         Raises:
             UserError: the file is damaged, or an incompatible version of Shepherd created the run.
         """
-        found = read_mapping(self.identity, "restore it from a copy, or move the run's folder away", ("run_id",))
+        fix = "restore it from a copy, or move the run's folder away"
+        found = read_record(self.identity, fix, ("run_id",))
+        if not isinstance(found.get("format", FORMAT), int):
+            raise UserError(f"{self.identity}: damaged, format has a wrong type; {fix}")
         if found.get("format") != FORMAT:
             raise UserError(f"{self.path}: this run {describe_other_format(found.get('format'), FORMAT)}")
         return found
@@ -362,6 +371,7 @@ def write_bytes(path: Path, data: bytes) -> None:
         data: its new content.
 
     Raises:
+        UserError: a folder with this name exists.
         DiskFault: the write failed. The old file is unchanged, except if only the last step failed, which makes the new
             file name durable (fsync of the folder).
     """
@@ -375,6 +385,8 @@ def write_bytes(path: Path, data: bytes) -> None:
     except OSError as error:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
+        if isinstance(error, IsADirectoryError):
+            raise UserError(f"{path}: is a folder, but must be a file; move the folder away") from None
         raise DiskFault(f"{path} could not be written ({error.strerror or error})") from error
 
 

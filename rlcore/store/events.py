@@ -41,6 +41,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from rlcore.errors import DiskFault, UserError
+from rlcore.store.run_files import wrong_field
 from rlcore.system.durable import make_directory, sync_directory
 
 # Required fields; a line without them is not an event.
@@ -213,7 +214,7 @@ class EventReader:
         Yields:
             The events, in order.
         """
-        if not self.path.exists():
+        if not os.path.lexists(self.path):  # a symbolic link to a missing file is an error
             return
         try:
             file = open(self.path, "rb")  # noqa: SIM115 - closed below; an error while reading is another one
@@ -251,6 +252,8 @@ def _event(line: bytes) -> dict[str, Any] | None:
     if not isinstance(event, dict) or not isinstance(event.get("kind"), str):
         return None
     if not all(isinstance(event.get(name), kind) for name, kind in FIELDS.get(event["kind"], {}).items()):
+        return None
+    if wrong_field(event) is not None:
         return None
     if "policy_steps" in event and not -MOST_STEPS <= event["policy_steps"] <= MOST_STEPS:
         return None

@@ -14,6 +14,19 @@ import yaml
 from rlcore.errors import UserError
 
 FAST = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's parser takes an eighth of the time
+NUMBER, NONE = (int, float), type(None)
+# Types of the fields of results, summaries and events.
+FIELD_TYPES: dict[str, type | tuple[type, ...]] = {
+    **dict.fromkeys(("policy_steps", "env_steps", "updates", "episodes"), int),
+    **dict.fromkeys(("time", "mean", "mean_length"), NUMBER),
+    **dict.fromkeys(("std", "wall_s", "cpu_s", "policy_steps_per_s"), (*NUMBER, NONE)),
+    **dict.fromkeys(("run_id", "algo", "env_id", "tier", "status", "digest", "checkpoint", "path"), str),
+    **dict.fromkeys(("reason", "video"), (str, NONE)),
+    **dict.fromkeys(("result", "spec"), dict),
+    **dict.fromkeys(("eval", "greedy", "stochastic", "baseline", "model"), (dict, NONE)),
+    **dict.fromkeys(("ci95", "returns"), (list, NONE)),  # of numbers
+}
+WITH_FIELDS = ("result", "eval", "greedy", "stochastic", "baseline")  # their values contain such fields too
 LONG = 20_000  # characters; a longer text is not parsed by libyaml, because deep nesting could overflow its stack
 
 
@@ -65,6 +78,29 @@ def read_mapping(path: Path, fix: str, keys: Sequence[str] = ()) -> dict[str, An
         if value is None or (not key and not isinstance(value, dict)):
             raise UserError(f"{path}: damaged, {f'{key} is missing' if key else 'not a mapping of keys'}; {fix}")
     return content
+
+
+def read_record(path: Path, fix: str, keys: Sequence[str] = ()) -> dict[str, Any]:
+    """Load a JSON file of a run like `read_mapping`; raise UserError also if a field has a wrong type."""
+    content = read_mapping(path, fix, keys)
+    if (wrong := wrong_field(content)) is not None:
+        raise UserError(f"{path}: damaged, {wrong} has a wrong type; {fix}")
+    return content
+
+
+def wrong_field(content: Mapping[str, Any]) -> str | None:
+    """Return the name of a field that has a wrong type (see `FIELD_TYPES`), such as "greedy.mean", or None."""
+    for name, value in content.items():
+        expected = FIELD_TYPES.get(name)
+        if expected is None:
+            continue
+        if not isinstance(value, expected):
+            return name
+        if isinstance(value, list) and not all(isinstance(element, NUMBER) for element in value):
+            return name
+        if name in WITH_FIELDS and value is not None and (inner := wrong_field(value)) is not None:
+            return f"{name}.{inner}"
+    return None
 
 
 @functools.lru_cache(maxsize=8)

@@ -16,8 +16,10 @@ import yaml
 from flows.config.compose import compose, compose_params, dump, params_yaml
 from flows.runs.milestones import note_start
 from flows.runs.params import DECIDING, MAY_SET_ASIDE, follow_params
+from rlcore.config.groups import EnvConfig
 from rlcore.config.learning_half import learning_half
-from rlcore.envs.make import EnvSettings
+from rlcore.envs.make import EnvSettings, make
+from rlcore.envs.spaces import spec_of
 from rlcore.errors import UserError
 from rlcore.store.config_file import config_of
 from rlcore.store.directory import RunDirectory, write_json
@@ -28,6 +30,8 @@ pytestmark = heavy
 ROOT = Path(__file__).resolve().parents[3]
 PIPELINE = yaml.safe_load((ROOT / "dvc.yaml").read_text())
 STAGES, SUITE = PIPELINE["stages"], PIPELINE["vars"][0]["suite"]
+
+SPEC = spec_of(make(EnvConfig("CartPole-v1"))).to_json()
 
 
 @pytest.fixture
@@ -41,7 +45,7 @@ def started_run(tmp_path: Path, params: Path) -> RunDirectory:
     """Return a run with a card, a dataset, a checkpoint folder and an event log."""
     run = follow_params(str(tmp_path / "run"), str(params), [], "make-env")
     settings = dataclasses.asdict(EnvSettings.of(config_of(run).env))
-    run.card.write_text(json.dumps({"tier": "snapshot", "settings": settings}))
+    run.card.write_text(json.dumps({"tier": "snapshot", "spec": SPEC, "settings": settings}))
     run.dataset.mkdir()
     (run.dataset / "manifest.json").write_text('{"seed": 42}')
     (run.checkpoints / "128").mkdir(parents=True)

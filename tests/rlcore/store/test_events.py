@@ -68,6 +68,9 @@ GARBAGE = {
     "an evaluation without figures": b'{"kind": "evaluation", "policy_steps": 1, "final": false, "greedy": {}}',
     "an evaluation of no kind": b'{"kind": "evaluation", "policy_steps": 1, "greedy": {"mean": 1.0}}',
     "deep": b"[" * 100_000,
+    "time of wrong type": b'{"kind": "resume", "policy_steps": 1, "time": [1]}',
+    "steps of wrong type": b'{"kind": "start", "policy_steps": "x"}',
+    "returns of wrong type": b'{"kind": "baseline", "mean": 1.0, "ci95": ["x", 2.0]}',
     "huge number": b'{"kind": "resume", "policy_steps": ' + b"9" * 10_000 + b"}",
 }
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from flows.cli.evaluation_commands import locate
 from flows.compare.records import from_directory
@@ -23,7 +26,7 @@ from rlcore.store import checkpoint
 from rlcore.store.config_file import config_of
 from rlcore.store.directory import FORMAT, RunDirectory, write_json
 from rlcore.store.events import read_events
-from rlcore.store.run_files import read_mapping
+from rlcore.store.run_files import read_mapping, read_record
 from rlcore.train.run_trainer import RunTrainer
 from tests.runs import prepare
 
@@ -53,6 +56,36 @@ def make_loop(path: Path) -> None:
     path.symlink_to(path.name)
 
 
+def link_to_nothing(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("missing")
+
+
+def change_type(value: Any) -> Any:
+    """Return a value in which texts are numbers, numbers are texts, and lists are mappings."""
+    if isinstance(value, dict):
+        return {key: change_type(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return {"a": 1}
+    return 7 if isinstance(value, str) else "x"
+
+
+def change_types(path: Path) -> None:
+    """Change the types of all values in a JSON file, or in a JSON file with one mapping in each line."""
+    if path.suffix == ".jsonl":
+        events = [json.loads(line) for line in path.read_text().splitlines()]
+        path.write_text("".join(json.dumps(change_type(e) | {"kind": e["kind"]}) + "\n" for e in events))
+    elif path.suffix == ".json":
+        path.write_text(json.dumps(change_type(json.loads(path.read_text()))))
+
+
+def cut_after_first_group(path: Path) -> None:
+    """Cut a YAML file so that it is still a mapping with the keys `algo` and `env`."""
+    if path.suffix == ".yaml":
+        content = yaml.safe_load(path.read_text())
+        path.write_text(yaml.safe_dump({key: content[key] for key in ("algo", "env", "run_name")}))
+
+
 DAMAGES: dict[str, Callable[[Path], object]] = {
     "empty": lambda path: path.write_bytes(b""),
     "{}": lambda path: path.write_text("{}"),
@@ -63,6 +96,9 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
     "cut": lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
     "directory": make_directory,
     "loop": make_loop,
+    "no target": link_to_nothing,
+    "types": change_types,
+    "groups": cut_after_first_group,
 }
 READERS: dict[str, Callable[[RunDirectory], object]] = {
     "config_of": config_of,
@@ -134,6 +170,17 @@ def test_summarise_reads_last_evaluation_from_log(whole: RunDirectory, tmp_path:
     (run.evaluations / "64.json").write_text("{}")
     kept = {key: value for key, value in whole.read_summary()["eval"]["greedy"].items() if key != "returns"}
     assert kept.items() <= summarise(run)["eval"]["greedy"].items()
+
+
+def test_read_record_names_field_of_wrong_type(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text('{"eval": {"greedy": {"mean": 1.0, "returns": [1, "x"]}}, "other": 3}')
+    with pytest.raises(UserError, match=r"^.*/a.json: damaged, eval.greedy.returns has a wrong type; fix it$"):
+        read_record(tmp_path / "a.json", "fix it")
+
+
+def test_write_json_names_folder_in_place_of_file(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r": is a folder, but must be a file; move the folder away$"):
+        write_json(tmp_path, {})
 
 
 def test_original_names_damaged_file(tmp_path: Path) -> None:
