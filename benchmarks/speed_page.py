@@ -25,7 +25,10 @@ learn CartPole more reliably with these hyperparameters. In protocol b, all libr
 
 
 def keep(folder: Path, letter: str, figures: dict[str, Any]) -> None:
-    """Store the results of a protocol in speed.json, replacing its earlier results, and write speed.md."""
+    """Store the results of the benchmark `letter` (a key of `PROTOCOLS`) in speed.json, and write speed.md.
+
+    Earlier results of the benchmark are replaced.
+    """
     kept = folder / "speed.json"
     rows = (json.loads(kept.read_text()) if kept.exists() else {}) | {letter: figures}
     rows = {known: rows[known] for known in PROTOCOLS if known in rows}

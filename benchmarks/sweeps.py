@@ -1,13 +1,13 @@
 """Trials per minute of three methods: `shepherd sweep`, separate `shepherd train` commands, and RL Zoo3.
 
-    make bench-sweeps                             RL Zoo3 in .shepherd/zoo, docs/results/sweeps.md
+    make bench-sweeps                 # installs RL Zoo3 in .shepherd/zoo, and writes docs/results/sweeps.md
     python -m benchmarks.sweeps --zoo VENV/bin/python [--trials 8]
 
 The task is PPO on CartPole-v1 with 40,000 steps per trial, about ten seconds with Stable-Baselines3. The learning rate
 and the discount are drawn at random. Each trial has five evaluations of five episodes and is not pruned. Two trials run
-at the same time, with one thread each. The times include startup and report of a command. The overhead per trial is
-measured in a separate sweep with one worker and very short trials: it is the mean time between the ends of successive
-trials, of which training takes a tenth.
+at the same time, with one thread each. The times include the startup of each command and the report that it writes at
+its end. The overhead per trial is measured in a separate sweep with one worker and very short trials, as the mean time
+from the end of one trial to the end of the next. About a tenth of this time is training.
 """
 
 from __future__ import annotations

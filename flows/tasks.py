@@ -157,9 +157,9 @@ def key_of_card(context: TaskRunContext, parameters: dict[str, Any]) -> str | No
 
 
 def log_result(run: RunDirectory, results: dict[str, Any]) -> dict[str, Any]:
-    """Return the result of the training flow: run directory, status, policy steps, model, and a one-line result.
+    """Return what the training flow returns: run directory, status, policy steps, model, and a summary in one line.
 
-    `results` is the summary of the run.
+    `results` is the content of the run's summary file.
     """
     facts = {key: results[key] for key in ("status", "policy_steps", "model")}
     return {

@@ -191,8 +191,8 @@ def _look_at_seeds(side: Side, selection: Selection, unlike: Collection[str]) ->
             seeds would not make a ranking possible.
 
     Returns:
-        "" if the new runs will belong to the side. Otherwise the name of a new group that will contain the new runs
-        and replaces the side in the next comparison.
+        "" if the runs that the commands train will belong to the side. Otherwise the name of a new group: it will
+        contain these runs, and must be given instead of the side in the next comparison.
     """
     group, more, whole = _place(side)
     renamed = ""

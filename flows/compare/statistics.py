@@ -42,7 +42,7 @@ class Interval(NamedTuple):
 
 
 def iqm(scores: Scores) -> Array:
-    """Compute the interquartile mean (section 4.3) over the runs of all environments.
+    """Compute the interquartile mean (arXiv:2108.13264, section 4.3) over the runs of all environments.
 
     The lowest quarter and the highest quarter of the scores are ignored; the number of ignored scores is rounded down.
     """
@@ -62,12 +62,15 @@ def median(scores: Scores) -> Array:
 
 
 def optimality_gap(scores: Scores) -> Array:
-    """Compute the optimality gap (section 4.3): the mean of max(1 - score, 0) over seeds, then over environments."""
+    """Compute the optimality gap (arXiv:2108.13264, section 4.3).
+
+    This is the mean of max(1 - score, 0) over seeds, then over environments.
+    """
     return mean([np.maximum(1.0 - one, 0.0) for one in scores])
 
 
 def share_above(levels: Array) -> Aggregate:
-    """Return a function that computes the performance profile (section 4.2) of scores.
+    """Return a function that computes the performance profile (arXiv:2108.13264, section 4.2) of scores.
 
     The profile has one value for each of the P `levels`: the fraction of runs with a score above the level, averaged
     over environments.
@@ -134,7 +137,7 @@ def improvement(
     level: float = LEVEL,
     replicates: int = REPLICATES,
 ) -> Interval:
-    """Return the probability of improvement of the first group of runs over the second (section 4.3).
+    """Return the probability of improvement of the first group of runs over the second (arXiv:2108.13264, section 4.3).
 
     This is the probability that a run of the first group has a higher score than a run of the second group. It is
     computed as Mann and Whitney's U / (N·M), averaged over environments; a tie counts half. N and M are the numbers of

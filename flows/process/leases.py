@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 LEASE = 60.0  # seconds; the shortest lease that the server accepts
 RENEW_EVERY = 15.0  # seconds
 PATIENCE = 90.0  # seconds within which the server frees an expired lease; it checks every 15
-ASK_EVERY = 1.0  # seconds between two attempts to get the slot
+ASK_EVERY = 1.0  # seconds between two attempts to acquire the lock
 PARTING = 10.0  # seconds for the release
 log = logging.getLogger(__name__)
 
@@ -50,11 +50,13 @@ def hold_lease(name: str, note: Path, refusal: str = "") -> Iterator[None]:
     The Prefect server manages the lock. Without a configured server, the context does nothing. If the server is
     unreachable, only the lock file excludes other processes, because training must not stop or wait for the server.
 
+    The lock is a global concurrency limit of the Prefect server: an object that at most one process can acquire.
+
     Args:
         name: name of the lock; letters, digits and dashes.
         note: file that records the lease, next to the lock file. The caller must have locked the lock file.
         refusal: end of the error message if a process on another machine has the lock. If it is "", the context waits
-            for the lock without a time limit. If it is not "", the lock belongs to one run or sweep, and the server's
+            for the lock without a time limit. If it is not "", the lock belongs to one run or sweep, and the
             concurrency limit is deleted on exit.
 
     Raises:
@@ -183,9 +185,10 @@ class _Lease:
             client.read_global_concurrency_limit_by_name(self._name)
 
     def _free_dead(self, client: SyncPrefectClient) -> None:
-        """Release the recorded lease if a process of this machine acquired it and was killed.
+        """Release the recorded lease if a process of this machine acquired it.
 
-        That process cannot be alive, because this process has locked the same lock file.
+        That process was killed before it could release the lease: this process has locked the lock file now, and the
+        system unlocks the file only when the process that locked it ends.
         """
         noted = _read_note(self._note)
         if noted.get("host") == socket.gethostname():

@@ -40,10 +40,17 @@ class TrainingInterrupted(KeyboardInterrupt):
 
 @dataclass
 class _Interruption:
-    """Data of this process about received signals, and about what to do when the command ends."""
+    """Signals that this process has received, the message that an interrupted command prints, and its exit callbacks.
 
-    depth: int = 0  # nesting level of `terminable`
-    first: float | None = None  # time of the first signal (`time.monotonic`)
+    Attributes:
+        depth: nesting level of `terminable`.
+        first: time of the first signal (`time.monotonic`); None if no signal was received.
+        farewell: message that an interrupted command prints at its end.
+        endings: functions that are called when the command ends.
+    """
+
+    depth: int = 0
+    first: float | None = None
     farewell: str = FAREWELL
     endings: list[Callable[[], None]] = field(default_factory=list)
 

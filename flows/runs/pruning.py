@@ -61,10 +61,11 @@ def end_early(run: RunDirectory, at: Boundary) -> bool:
 
 
 def over(run: RunDirectory) -> bool:
-    """Prune the training if that was requested; return True if training has ended, also if it has finished.
+    """Prune the training if this was requested; return True if there is nothing more to train.
 
-    If training has ended, the end event of the run is written. Call this function once at each boundary (point at
-    which checkpoints and evaluations happen), after the checkpoint and the evaluation that are due at the boundary.
+    The result is True if the training was pruned now, was stopped early, or has reached its budget; the end event of
+    the run is then written. Call this function once at each boundary (point at which checkpoints and evaluations
+    happen), after the checkpoint and the evaluation that are due at the boundary.
     """
     trainer = live(run)
     at = trainer.at if trainer is not None else None

@@ -258,7 +258,10 @@ def expect_trainer(run: RunDirectory) -> TrainerProcess:
 
 
 def live(run: RunDirectory) -> TrainerProcess | None:
-    """Return the trainer process that this process has started for a run, if it is alive and has begun, else None."""
+    """Return the trainer process that this process has started for a run.
+
+    None if there is no such process, if it is not alive, or if it is not ready to train yet.
+    """
     trainer = _live.get(run.path.absolute())
     return trainer if trainer is not None and trainer.ready and trainer.process.poll() is None else None
 

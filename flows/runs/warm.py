@@ -30,7 +30,9 @@ TRAINERS = "trainers"  # file name of the server's socket
 
 @contextmanager
 def warm_trainers(*others: str) -> Iterator[None]:
-    """Context manager in which trainer processes are forked from a server, and all runs share one logging mirror.
+    """Context manager in which trainer processes are forked from a server process.
+
+    All runs share one process that copies event logs to the tracking backends, such as MLflow.
 
     The server is a process that has already imported the modules of a trainer and the modules `others`. Child processes
     of this process use the server, too. If the library settings or the code of a trainer differ from those of the

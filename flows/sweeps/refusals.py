@@ -73,7 +73,8 @@ def check_plan(plan: SweepPlan, elsewhere: bool = False) -> Checked:
     if late and config.objective != "final":
         raise UserError(
             f"evaluation.every={late.evaluation_every}: exceeds algo.total_steps={late.algo.total_steps}, so trials "
-            "would have no evaluation and no value; reduce it, or set sweep.objective=final to use the final evaluation"
+            "would not be evaluated during training and would have no value to optimize; reduce evaluation.every, or "
+            "set sweep.objective=final to use the evaluation after training"
         )
     return Checked(tried[0][1], TrialIntervals.of(tried))
 

@@ -124,7 +124,7 @@ def prepare_store(uri: str) -> None:
             return
         if path.exists():
             raise UserError(
-                f"{_place(uri)}: {path} is not a file; give an SQLite file in this folder, such as {path}/mlflow.db"
+                f"{_place(uri)}: {path} is a folder, not a file; give an SQLite file, such as {path}/mlflow.db"
             )
         with hold(path.with_name(f"{path.name}.lock")):
             if not path.exists():

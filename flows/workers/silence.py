@@ -49,8 +49,8 @@ class HeartbeatMonitor:
     def too_long(self, signs: Mapping[UUID, Heartbeat], now: float) -> list[UUID]:
         """Return the flow runs whose last heartbeat is older than their limit.
 
-        Call this regularly, at least every 75 s. After a longer gap, the server is assumed to have been down, and the
-        time since the last heartbeat is measured from now on.
+        Call this regularly, at least every 75 s. If more time has passed since the last call, the server is assumed to
+        have been down. The last heartbeat of each flow run is then treated as if it had arrived at the time `now`.
 
         Args:
             signs: last heartbeat of each flow run, as just read from the server.

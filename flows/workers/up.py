@@ -364,7 +364,8 @@ def main(arguments: list[str]) -> int:
         word, *more = arguments or [""]
         if word not in commands or len(more) > (word == "up"):
             raise UserError(
-                f"flows.workers.up: the command must be one of {', '.join(commands)}; only up has an argument, postgres"
+                f"flows.workers.up: the command must be one of {', '.join(commands)}; only the command `up` takes an "
+                "argument, which must be `postgres`"
             )
         commands[word](*more)
         return 0

@@ -74,7 +74,8 @@ class Counter:
     def once(self, name: Hashable, function: Callable[[], Any]) -> Any:
         """Execute `function` in the first call with `name`; later calls with this name return the first result.
 
-        If `function` calls `once` itself, the inner function is executed each time, as part of the outer one.
+        Calls of `once` inside `function` do not reuse results: they always execute their function, so that its cost is
+        included in the cost of `function`.
         """
         if self._within:  # its operations are counted as part of the outer function
             return function()

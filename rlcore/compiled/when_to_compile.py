@@ -111,7 +111,10 @@ def _choose(config: RunConfig, before: str | None, count: Callable[[], Arithmeti
 
 
 def _pays(config: RunConfig, count: Callable[[], Arithmetic | None]) -> tuple[bool, str]:
-    """Return True if compilation saves at least 44 s (`WORTHWHILE`) of a new run, and a sentence for the log."""
+    """Return a boolean and a sentence for the log.
+
+    The boolean is True if compilation saves at least 44 s (`WORTHWHILE`) of a new run. The sentence gives the reason.
+    """
     if config.dry_run:
         return False, "compiling would not save a dry run any time"
     if config.algo.total_steps * MANY * A_STEP < WORTHWHILE:

@@ -80,7 +80,10 @@ def _updated(config: RunConfig, state: tuple[bytes, bytes], batch: Batch) -> tup
 
 
 def _changed(batch: Batch, name: str) -> Batch:
-    """Return the batch with other values of the extra `name`, or of the carry if `name` is `CARRY`."""
+    """Return a copy of the batch in which one stored output of the agent has different values.
+
+    If `name` is `CARRY`, this is the carry. Otherwise it is the extra output `name` (`Trajectory.extras`).
+    """
     steps = batch.steps
     if name == CARRY:
         return dataclasses.replace(batch, steps=dataclasses.replace(steps, carry=map_leaves(_change, steps.carry)))

@@ -145,8 +145,9 @@ class Replay(Buffer):
     def capacity(self) -> int:
         """Number of rows per environment for which the buffer has space.
 
-        It is larger than `size`, because the buffer also stores the other rows of the oldest chunk. If the run collects
-        fewer rows, it has space only for these. The system allocates host memory only when rows are written.
+        It is larger than `size`: the buffer keeps the oldest chunk of rows completely, also the rows of this chunk that
+        can no longer be sampled. If the run collects fewer rows in total, the buffer has space only for the collected
+        rows. The system allocates host memory only when rows are written.
         """
         return self._slots
 

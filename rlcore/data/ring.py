@@ -24,8 +24,13 @@ WIDE = (
 class Ring(Protocol):
     """Interface of a ring buffer with named columns [slots, B, ...].
 
-    Rows are counted from the start of the run, and row r is stored in slot r % slots. The place of a row of one
-    environment is the number row · B + environment.
+    A row contains the values of all B environments at one time step. Rows are numbered from the start of the run, and
+    row number t is stored at index t % slots. The values of environment b in row t have the place (integer) t · B + b.
+
+    Attributes:
+        form: column -> (shape, dtype) of the values of one environment in one row.
+        slots: number of rows for which the buffer has space.
+        width: B, number of environments.
     """
 
     form: Form
@@ -41,19 +46,21 @@ class Ring(Protocol):
         ...
 
     def gather(self, places: np.ndarray, first: int, *cuts: slice | int) -> list[dict[str, Tensor]]:
-        """Copy the rows at `places` [..., T, N], and return one dict of columns for each element of `cuts`.
+        """Copy the values at `places` [..., T, N], and return one dict of columns for each element of `cuts`.
 
-        The place of a row is row · B + environment. All places must be in [first, first + slots · B).
+        A place is the integer t · B + b for row number t and environment b. All places must be in
+        [first, first + slots · B).
 
-        Each cut is a slice or an index of the dimension T. The dict of a cut contains only the rows that it selects:
-        column -> [..., T', N, *row] for a slice of T' rows, and [..., N, *row] for an index.
+        Each cut is a slice or an index of the dimension T. The dict of a cut contains only the values that the cut
+        selects: column -> [..., T', N, *shape] for a slice of length T', and [..., N, *shape] for an index. `shape` is
+        the shape of the column's values for one environment.
         """
         ...
 
     def put(self, places: np.ndarray, columns: Mapping[str, Tensor]) -> None:
-        """Overwrite N rows with `columns`: name -> [N, ...].
+        """Overwrite the values at N places with `columns`: name -> [N, ...].
 
-        `places` [N] are distinct numbers row · B + environment.
+        `places` [N] are distinct integers t · B + b, for row number t and environment b.
         """
         ...
 

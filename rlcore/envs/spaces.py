@@ -71,10 +71,10 @@ def bind(obs: dict[str, ArraySpec], action: ActionSpec, declared: Mapping[str, A
             fits = fits and all(0 <= choice < choices[about.by] for choice in about.when)
         if not fits:
             raise UserError(
-                f"{BINDINGS}: the environment declares {key!r}: {tuple(value)}, but it must be (part,) or (part, by, "
-                f"when). {key!r} must be an action mask with one entry for each choice of the sub-action with index "
-                f"`part`, `by` must be the index of an earlier sub-action, and `when` must list choices of `by`. The "
-                f"numbers of choices of the sub-actions are {list(choices)}"
+                f"{BINDINGS}: the environment declares {key!r}: {tuple(value)}, but the value must be (part,) or "
+                f"(part, by, when): part = index of the sub-action to which the action mask {key!r} applies (the mask "
+                "has one entry for each of its choices), by = index of an earlier sub-action, when = list of choices "
+                f"of sub-action `by`. The numbers of choices of the sub-actions are {list(choices)}"
             )
         found[key] = about
     return found
@@ -105,8 +105,8 @@ def action_spec(space: spaces.Space[Any]) -> ActionSpec:
         action = ActionSpec("Box", tuple(space.shape), str(space.dtype), low=low, high=high)
         if not action.size:
             raise UserError(
-                f"action space {space}: none of its elements has more than one value (low < high), so there is "
-                "nothing to learn; widen its bounds"
+                f"action space {space}: every element has only one possible value (low = high), so there is nothing "
+                "to learn; set low < high for at least one element"
             )
         return action
     if isinstance(space, spaces.Discrete):

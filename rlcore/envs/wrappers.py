@@ -109,7 +109,10 @@ class FlatDictObservation(gymnasium.ObservationWrapper):
             if 0 in (leaf.shape or ()):
                 continue
             if part in flat:
-                raise UserError(f"two observations of this environment get the key {part!r}; rename one in its space")
+                raise UserError(
+                    f"two observations of this environment get the key {part!r}; rename one of them in the "
+                    "environment's observation space"
+                )
             flat[part], self.paths[part] = leaf, path
         if not flat:
             raise UserError(f"observation space {space}: it has no element to observe; give it at least one number")

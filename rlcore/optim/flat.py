@@ -207,10 +207,10 @@ class Gradient:
 
 
 def clip_factors(parts: Sequence[Tensor], max_norm: float) -> list[Tensor]:
-    """Return one factor [] for each part of a gradient, with which gradient clipping multiplies the part.
+    """Return the clipping factor of each part of a gradient, a scalar tensor. Clipping multiplies the part by it.
 
     The factor is min(1, max_norm / (norm + 1e-6)). After the multiplication, the norm of the part is at most
-    `max_norm`. The 1e-6 is that of `torch.nn.utils.clip_grad_norm_`.
+    `max_norm`. `torch.nn.utils.clip_grad_norm_` also adds 1e-6.
     """
     return [(max_norm / (part.norm() + 1e-6)).clamp(max=1.0) for part in parts]
 

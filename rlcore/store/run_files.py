@@ -70,7 +70,8 @@ def read_mapping(path: Path, fix: str, keys: Sequence[str] = ()) -> dict[str, An
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}); {fix}") from None
     except (ValueError, yaml.YAMLError, RecursionError):
-        raise UserError(f"{path}: damaged, not {'YAML' if path.suffix == '.yaml' else 'JSON'}; {fix}") from None
+        kind = "YAML" if path.suffix == ".yaml" else "JSON"
+        raise UserError(f"{path}: damaged, because its content is not valid {kind}; {fix}") from None
     for key in ("", *keys):
         value = content
         for part in key.split(".") if key else ():

@@ -100,7 +100,10 @@ class _First(SingleProcess):
 
 
 def check_groups(config: RunConfig, spec: EnvSpec) -> None:
-    """Raise a UserError if a parameter group of an optimizer matches no parameter; it lists the parameter names."""
+    """Raise a UserError if a parameter group of an optimizer matches no parameter.
+
+    The error message lists the names of the optimizer's parameters.
+    """
     try:
         _build_empty(config, spec)
     except UserError:

@@ -57,7 +57,10 @@ def largest_fitting(config: RunConfig, fits: Callable[[RunConfig], bool]) -> tup
 
 
 def _largest(config: RunConfig, number: _Number, fits: Callable[[RunConfig], bool]) -> int | None:
-    """Return the largest value that fits, rounded down to two significant digits, or None if no value fits."""
+    """Return the largest value of the config keys `number.keys` with which the config fits the machine.
+
+    The value is rounded down to two significant digits. None if even the smallest value does not fit.
+    """
 
     def fit(number: _Number, value: int) -> bool:
         return fits(_with(config, number.keys, value))

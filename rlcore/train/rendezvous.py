@@ -1,9 +1,9 @@
 """Process group for training on several devices, which no other user of the machine can join.
 
 torch's default store is a server on a TCP port, to which every user can connect. Here the store is an unnamed file in
-memory, and the processes inherit its descriptor. gloo connects over TCP on the loopback interface and accepts the
-first connection that names a rank. Therefore each process then proves to every other process that it can read the
-store.
+memory, and the processes inherit its descriptor. gloo connects over TCP on the loopback interface, and believes the
+first connection that claims to be a certain rank. Therefore each process then proves to every other process that it can
+read the store.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ PROOF = 16  # size of a proof in bytes
 def join(descriptor: int, rank: int, size: int, device: torch.device) -> None:
     """Initialize torch's process group before Fabric does it.
 
+    The processes exchange their addresses through torch's store, which is a file in memory that they have inherited.
+
     Args:
         descriptor: file descriptor of the inherited file in memory. It must stay open, because torch opens the file
             again through the descriptor.
@@ -33,7 +35,8 @@ def join(descriptor: int, rank: int, size: int, device: torch.device) -> None:
         device: device of this process; CUDA uses NCCL, all others gloo.
 
     Raises:
-        RunError: If a process that cannot read the store answered in place of a rank.
+        RunError: A program that does not belong to this training connected as if it were a rank. It is detected,
+            because it cannot read the file.
     """
     store = distributed.FileStore(f"/proc/self/fd/{descriptor}", size)
     store.set_timeout(distributed.default_pg_timeout)

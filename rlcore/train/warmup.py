@@ -88,8 +88,8 @@ class NullRanks:
     def sum(self, value: Tensor) -> Tensor:
         """Return the tensor unchanged, without communication.
 
-        If `size` > 1 and this method is called inside a function that is traced for compilation, raise the same error
-        as in training.
+        If `size` > 1 and this method is called inside a function that is traced for compilation, raise RuntimeError,
+        as `Ranks.sum` does in training.
         """
         if self.size > 1:
             refuse_sum_over_ranks()

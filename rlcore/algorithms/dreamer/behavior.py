@@ -1,7 +1,7 @@
-"""Behavior: an actor and a critic that learn in imagination to maximize one reward.
+"""Behavior: an actor and a critic that are trained in imagination for one reward.
 
-A Dreamer learner has a world model and one behavior. A subclass can add more of them, for example an actor that
-explores for the disagreement of an ensemble (Sekar et al. 2020, Plan2Explore, arXiv:2005.05960).
+A Dreamer learner has a world model and one behavior. A subclass can add further behaviors, for example an actor that is
+rewarded for states on which an ensemble of models disagrees (Sekar et al. 2020, Plan2Explore, arXiv:2005.05960).
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ Reward = Callable[[Imagined], Tensor]
 
 
 class DreamerBehavior:
-    """Actor, critic, optional target critic and their optimizers, trained on trajectories of a world model.
+    """Behavior: actor, critic, optional target critic and their optimizers.
+
+    Actor and critic are trained for one reward, on trajectories that the world model imagines.
 
     A subclass implements `actor_objective` and `predicted_reward`. The loss of the actor passes three tensors to
     `critic_objective`: `feat`, `returns` and `weight` of the imagined states, [H, N, ...]; in Dreamer V1, H is the
@@ -43,7 +45,7 @@ class DreamerBehavior:
         reward: function of imagined trajectories that returns the rewards to maximize, in the shape of
             `predicted_reward`; None: the rewards that the world model predicts.
         reads: modules that `reward` reads; their parameters are inputs of the compiled loss.
-        name: suffix of the names of metrics and components; "" for the behavior of the agent.
+        name: suffix of the names of metrics and components; "" for the actor and critic of the agent.
 
     Attributes:
         modules: further modules with buffers that the loss of the actor reads or updates.

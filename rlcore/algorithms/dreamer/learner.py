@@ -113,7 +113,9 @@ class DreamerAgent(WorldAgent):
 
 
 class DreamerLearner(protocols.Learner):
-    """Base class of Dreamer learners: a world model, and behaviors that learn in its imagination.
+    """Base class of Dreamer learners: a world model, and one or several behaviors.
+
+    A behavior is an actor and a critic that are trained for one reward, on trajectories that the world model imagines.
 
     A subclass sets the two classes below and implements `model_loss`. It can override `make_behaviors` to train further
     actors, and `make_modules` and `train_modules` to train further networks on the model states, such as an ensemble.
@@ -158,13 +160,17 @@ class DreamerLearner(protocols.Learner):
         return ()
 
     def make_behaviors(self, context: Context, rng: torch.Generator) -> list[DreamerBehavior]:
-        """Create the behaviors; the first one trains the actor of the agent. `rng` initializes their critics."""
+        """Create the behaviors; `rng` initializes their critics.
+
+        A behavior is an actor and a critic that are trained in imagination for one reward. The first one trains the
+        actor of the agent.
+        """
         world, actor, number = self.agent.world, self.agent.actor, self.agent.number
         return [self.behavior_class(context, world, actor, number, rng)]
 
     @property
     def behavior(self) -> Any:
-        """Behavior that trains the actor of the agent."""
+        """Actor and critic of the agent, with the code that trains them in imagination."""
         return self.behaviors[0]
 
     @property
@@ -187,8 +193,8 @@ class DreamerLearner(protocols.Learner):
     def gradient_step(self, batch: Segment, tau: float, rng: Noise) -> Metrics:
         """Update the world model, further networks, and the behaviors, in this order; return the means to log.
 
-        Behaviors are trained on trajectories imagined from the model states. `tau` is the fraction τ of the update of
-        the target critics.
+        A behavior is an actor and a critic that are trained for one reward, on trajectories imagined from the model
+        states. `tau` is the fraction τ of the update of the target critics.
         """
         model = self.world_optimizer.minimize(batch, rng)
         states = ModelState(**model.aux)
@@ -251,7 +257,7 @@ class DreamerLearner(protocols.Learner):
         raise NotImplementedError
 
     def components(self) -> dict[str, protocols.Stateful]:
-        """Return the stateful components: agent, noise stream, step, optimizers, exploration noise, and behaviors."""
+        """Return the stateful components: agent, critics, further actors, optimizers, `step`, and noise."""
         found: dict[str, Any] = {
             "agent": self.agent,
             "noise": self.noise,

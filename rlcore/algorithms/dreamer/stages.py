@@ -163,7 +163,7 @@ class ImageDecoder(nn.Module):
         self.layers = nn.Sequential(*layers)
 
     def forward(self, x: Tensor) -> list[Tensor]:
-        """Decode vectors x [N, F] to images [N, channels, height, width], one tensor per spec."""
+        """Decode vectors x [N, F] to images: for each element of `specs`, a tensor [N, channels, height, width]."""
         made = self.project(x.to(self.project.weight.dtype)).unflatten(1, (-1, self.side, self.side))
         made = made.contiguous(memory_format=torch.channels_last)
         images = to_float32(self.layers(made))

@@ -123,7 +123,7 @@ class OwnWrapper(Suite):
         return self.inner.ids()
 
     def has(self, env_id: str) -> bool:
-        """Return True if the wrapped suite has an id."""
+        """Return True if the wrapped suite contains an environment with the id `env_id`."""
         return self.inner.has(env_id)
 
     def make(self, env_id: str, arguments: Mapping[str, Any], render_mode: str | None) -> gymnasium.Env:

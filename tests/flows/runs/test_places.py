@@ -142,7 +142,7 @@ def test_configure_environment_refuses_malformed_address(monkeypatch: pytest.Mon
     ("address", "reason"),
     [
         ("sqlite:///{0}/a_file/x.db", "cannot be created"),
-        ("sqlite:///{0}", "is not a file; give an SQLite file in this folder"),
+        ("sqlite:///{0}", "is a folder, not a file; give an SQLite file, such as"),
         ("mysql://host/name", "this database needs the Python package MySQLdb, which is not installed; install it$"),
         ("postgresql+nothing://host/name", "not the address of a database"),
         ("http://[x", r"not an address \(Invalid IPv6 URL\)"),

@@ -351,7 +351,7 @@ def test_normalize_actions_keeps_single_valued_elements(dtype):
 @pytest.mark.parametrize(
     ("low", "high", "message"),
     [
-        ([1, 2], [1, 2], "none of its elements has more than one value"),
+        ([1, 2], [1, 2], "every element has only one possible value"),
         ([np.inf, 0], [np.inf, 1], r"element \[0\] has the bounds inf and inf"),
     ],
 )

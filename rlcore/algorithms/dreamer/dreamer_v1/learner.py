@@ -80,7 +80,7 @@ def actor_loss(returns: Tensor, weight: Tensor) -> Tensor:
 
 
 class Behavior(DreamerBehavior):
-    """Dreamer V1 behavior: the actor is trained by gradients through the model, the critic on λ-returns."""
+    """Actor and critic of Dreamer V1: the actor is trained by gradients through the model, the critic on λ-returns."""
 
     def predicted_reward(self, imagined: Imagined) -> Tensor:
         """Return the rewards that the world model predicts at all imagined states except the last, [H-1, L·N]."""
@@ -121,7 +121,7 @@ class Learner(DreamerLearner):
         J_REC = Σₜ ln q(oₜ|sₜ) + ln q(rₜ|sₜ) - β KL[p(sₜ|sₜ₋₁, aₜ₋₁, oₜ) ‖ q(sₜ|sₜ₋₁, aₜ₋₁)]
 
         The loss is -J_REC plus `continue_scale_factor` times the loss of the continue head. The model states are
-        returned too; the behavior needs them.
+        returned too; training of actor and critic starts from them.
         """
         config = self.config.world_model
         state, prior, posterior, observation, reward = self.observe(batch, rng, unit_normal_loss)

@@ -114,7 +114,7 @@ def actor_loss(
 
 
 class Behavior(DreamerBehavior):
-    """Dreamer V2 behavior: the actor loss mixes REINFORCE and gradients through the model."""
+    """Actor and critic of Dreamer V2: the actor loss mixes REINFORCE and gradients through the model."""
 
     def __init__(self, context: Context, *inputs: Any, **more: Any) -> None:
         mix = context.config.algo.actor.objective_mix
@@ -162,7 +162,7 @@ class Learner(DreamerLearner):
 
         L = Σₜ -ln p(xₜ|hₜ, zₜ) - ln p(rₜ|hₜ, zₜ) - ln p(γₜ|hₜ, zₜ) + β KL[q(zₜ|hₜ, xₜ) ‖ p(zₜ|hₜ)]
 
-        The model states are returned too; the behavior needs them.
+        The model states are returned too; training of actor and critic starts from them.
         """
         config = self.config.world_model
         state, prior, posterior, observation, reward = self.observe(batch, rng, unit_normal_loss)

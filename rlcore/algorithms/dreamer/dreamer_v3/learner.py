@@ -138,7 +138,7 @@ def actor_loss(objective: Tensor, entropy: Tensor, weight: Tensor, coef: float) 
 
 
 class Behavior(DreamerBehavior):
-    """Dreamer V3 behavior: advantages are divided by the scale of returns, and the critic is two-hot."""
+    """Actor and critic of Dreamer V3: advantages are divided by the scale of returns, and the critic is two-hot."""
 
     def __init__(self, context: Context, *inputs: Any, **more: Any) -> None:
         config: Config = context.config.algo
@@ -205,7 +205,7 @@ class Learner(DreamerLearner):
         L = β_pred L_pred + β_dyn L_dyn + β_rep L_rep
 
         L_pred is the sum of three losses: of the predicted observations, rewards and continue flags. The model states
-        are returned too; the behavior needs them.
+        are returned too; training of actor and critic starts from them.
         """
         config = self.config.world_model
         state, prior, posterior, observation, reward = self.observe(batch, rng, squared_distance)
