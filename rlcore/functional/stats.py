@@ -12,9 +12,13 @@ if TYPE_CHECKING:
     from rlcore.types import Ranks
 
 Sum = Callable[[Tensor], Tensor]  # sums a tensor over all ranks
+# Results of a loss function: loss summed over samples [], sum of the sample weights [], and means to log, name -> [];
+# and, for `LossTermsAux`, tensors without gradient that a later loss needs, name -> [...].
+LossTerms = tuple[Tensor, Tensor, dict[str, Tensor]]
+LossTermsAux = tuple[Tensor, Tensor, dict[str, Tensor], dict[str, Tensor]]
 
 
-def reduce_loss(loss: Tensor, weight: Tensor, **means: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+def reduce_loss(loss: Tensor, weight: Tensor, **means: Tensor) -> LossTerms:
     """Sum the losses of N samples; return the tuple that `Optimizer` expects from a loss function.
 
     The result has sums and not means, so that the sums of several minibatches and ranks can be added.

@@ -19,7 +19,7 @@ from rlcore.algorithms.dreamer.latent_actor import LatentActor
 from rlcore.algorithms.dreamer.rssm import ModelState
 from rlcore.algorithms.dreamer.world_model import ScalarHead, WorldModel
 from rlcore.functional.noise import Noise
-from rlcore.functional.stats import reduce_loss
+from rlcore.functional.stats import LossTerms, LossTermsAux, reduce_loss
 from rlcore.optim.optimizer import Optimizer
 from rlcore.optim.target import Target
 from rlcore.types import Context, Metrics
@@ -88,7 +88,7 @@ class DreamerBehavior:
         """Return the rewards that the world model predicts for imagined trajectories, one for each λ-return."""
         raise NotImplementedError
 
-    def actor_objective(self, states: ModelState, terminated: Tensor, rng: Noise) -> Any:
+    def actor_objective(self, states: ModelState, terminated: Tensor, rng: Noise) -> LossTermsAux:
         """Compute the actor loss on trajectories imagined from the model states [L, N].
 
         `terminated` [L, N] is true if the episode terminated at the time step. The last element returned is the input
@@ -96,7 +96,7 @@ class DreamerBehavior:
         """
         raise NotImplementedError
 
-    def critic_objective(self, imagined: dict[str, Tensor]) -> Any:
+    def critic_objective(self, imagined: dict[str, Tensor]) -> LossTerms:
         """Compute the critic loss -w log p(R | feat) on imagined states.
 
         `imagined` contains the features `feat` of the states, their returns R (`returns`), and their cumulative

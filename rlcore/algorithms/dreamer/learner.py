@@ -34,7 +34,7 @@ from rlcore.config.groups import BufferConfig
 from rlcore.data.replay import Replay
 from rlcore.data.samplers import Episodes, Sequences
 from rlcore.functional.noise import Noise
-from rlcore.functional.stats import mean_metrics, reduce_loss
+from rlcore.functional.stats import LossTermsAux, mean_metrics, reduce_loss
 from rlcore.optim.optimizer import Optimizer
 from rlcore.optim.step import Step
 from rlcore.optim.target import Target
@@ -234,7 +234,7 @@ class DreamerLearner(protocols.Learner):
     @staticmethod
     def reduce_model_loss(
         loss: Tensor, terms: Mapping[str, Tensor], measures: Mapping[str, Tensor], state: ModelState
-    ) -> Any:
+    ) -> LossTermsAux:
         """Reduce the loss of the world model to the results that an optimizer expects (`rlcore.optim.optimizer.Loss`).
 
         Args:
@@ -252,7 +252,7 @@ class DreamerLearner(protocols.Learner):
         found = reduce_loss(loss.flatten(), torch.ones_like(loss).flatten(), **logged)
         return *found, state.detach()._asdict()
 
-    def model_loss(self, batch: Segment, rng: Noise) -> Any:
+    def model_loss(self, batch: Segment, rng: Noise) -> LossTermsAux:
         """Compute the loss of the world model; the last element returned is the model states, name -> [L, N, ...]."""
         raise NotImplementedError
 

@@ -19,6 +19,7 @@ DroQ, CrossQ and SimBa use this learner with different config keys; see `droq.py
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -37,7 +38,7 @@ from rlcore.data.replay import Replay
 from rlcore.data.samplers import Transitions
 from rlcore.data.steps import Transition, n_step
 from rlcore.functional.noise import Noise
-from rlcore.functional.stats import mean_metrics, reduce_loss
+from rlcore.functional.stats import LossTerms, LossTermsAux, mean_metrics, reduce_loss
 from rlcore.functional.two_hot import TwoHot
 from rlcore.optim.optimizer import Optimizer
 from rlcore.optim.step import Step
@@ -214,7 +215,9 @@ class Learner(protocols.Learner):
             metrics |= self.alpha_optimizer.minimize(found.aux["logprob"], batch.weight).metrics
         return metrics
 
-    def critic_objective(self, batch: Transition, noise: Tensor, masks: Any, target_masks: Any) -> Any:
+    def critic_objective(
+        self, batch: Transition, noise: Tensor, masks: Sequence[Tensor], target_masks: Sequence[Tensor]
+    ) -> LossTerms:
         """Compute the critic loss J_Q of a batch of N transitions.
 
         Args:
@@ -246,7 +249,7 @@ class Learner(protocols.Learner):
         loss = categorical_critic_loss(form, outputs, target) if form else critic_loss(q, target)
         return reduce_loss(loss, batch.weight, Loss__value_loss=loss, Info__q=q.mean(0))
 
-    def actor_objective(self, batch: Transition, noise: Tensor, masks: Any) -> Any:
+    def actor_objective(self, batch: Transition, noise: Tensor, masks: Sequence[Tensor]) -> LossTermsAux:
         """Compute the policy loss J_π of a batch of N transitions.
 
         Args:
@@ -266,7 +269,7 @@ class Learner(protocols.Learner):
         found = reduce_loss(loss, batch.weight, Loss__policy_loss=loss, Info__entropy=-logprob)
         return *found, {"logprob": logprob.detach()}
 
-    def alpha_objective(self, logprob: Tensor, weight: Tensor) -> Any:
+    def alpha_objective(self, logprob: Tensor, weight: Tensor) -> LossTerms:
         """Compute the temperature loss J(α) of a batch.
 
         `logprob` [N] are the log-probabilities of sampled actions, `weight` [N] the weights of the samples. Return the

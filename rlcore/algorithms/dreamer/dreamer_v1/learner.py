@@ -25,8 +25,6 @@ Differences from the paper, which the authors' code and SheepRL's `dreamer_v1` h
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -45,7 +43,7 @@ from rlcore.algorithms.dreamer.rssm import GaussianLatent, ModelState
 from rlcore.data.replay import Replay
 from rlcore.functional.noise import Noise
 from rlcore.functional.returns import lambda_return
-from rlcore.functional.stats import reduce_loss
+from rlcore.functional.stats import LossTermsAux, reduce_loss
 from rlcore.functional.unit_normal import UnitNormal, unit_normal_loss
 from rlcore.spec import EnvSpec
 from rlcore.types import Context, TrainingSchedule
@@ -86,7 +84,7 @@ class Behavior(DreamerBehavior):
         """Return the rewards that the world model predicts at all imagined states except the last, [H-1, L·N]."""
         return self.world.predict_reward(imagined.feat[:-1])
 
-    def actor_objective(self, states: ModelState, terminated: Tensor, rng: Noise) -> Any:
+    def actor_objective(self, states: ModelState, terminated: Tensor, rng: Noise) -> LossTermsAux:
         """Compute the actor loss (arXiv:1912.01603, eq. 7) on trajectories imagined from the model states [L, N].
 
         The imagined states, their λ-returns and their weights are returned too; `critic_objective` needs them.
@@ -115,7 +113,7 @@ class Learner(DreamerLearner):
 
     agent_class, behavior_class = Agent, Behavior
 
-    def model_loss(self, batch: Segment, rng: Noise) -> Any:
+    def model_loss(self, batch: Segment, rng: Noise) -> LossTermsAux:
         """Compute the loss of the world model (arXiv:1912.01603, eq. 10).
 
         J_REC = Σₜ ln q(oₜ|sₜ) + ln q(rₜ|sₜ) - β KL[p(sₜ|sₜ₋₁, aₜ₋₁, oₜ) ‖ q(sₜ|sₜ₋₁, aₜ₋₁)]

@@ -48,7 +48,7 @@ from rlcore.algorithms.dreamer.rssm import CategoricalLatent, ModelState
 from rlcore.data.replay import Replay
 from rlcore.functional.noise import Noise
 from rlcore.functional.returns import lambda_return
-from rlcore.functional.stats import reduce_loss
+from rlcore.functional.stats import LossTermsAux, reduce_loss
 from rlcore.functional.unit_normal import UnitNormal, unit_normal_loss
 from rlcore.spec import EnvSpec
 from rlcore.types import Context, Ranks, TrainingSchedule
@@ -125,7 +125,7 @@ class Behavior(DreamerBehavior):
         """Return the rewards that the world model predicts at all imagined states except the last, [H, L·N]."""
         return self.world.predict_reward(imagined.feat[:-1])
 
-    def actor_objective(self, states: ModelState, terminated: Tensor, rng: Noise) -> Any:
+    def actor_objective(self, states: ModelState, terminated: Tensor, rng: Noise) -> LossTermsAux:
         """Compute the actor loss (arXiv:2010.02193, eq. 6) on trajectories imagined from the model states [L, N].
 
         The imagined states, their λ-targets and their weights are returned too; `critic_objective` needs them.
@@ -157,7 +157,7 @@ class Learner(DreamerLearner):
 
     agent_class, behavior_class = Agent, Behavior
 
-    def model_loss(self, batch: Segment, rng: Noise) -> Any:
+    def model_loss(self, batch: Segment, rng: Noise) -> LossTermsAux:
         """Compute the loss of the world model (arXiv:2010.02193, eq. 2).
 
         L = Σₜ -ln p(xₜ|hₜ, zₜ) - ln p(rₜ|hₜ, zₜ) - ln p(γₜ|hₜ, zₜ) + β KL[q(zₜ|hₜ, xₜ) ‖ p(zₜ|hₜ)]

@@ -49,7 +49,7 @@ from rlcore.data.replay import Replay
 from rlcore.functional.noise import Noise
 from rlcore.functional.precision import to_float32
 from rlcore.functional.returns import lambda_return
-from rlcore.functional.stats import reduce_loss
+from rlcore.functional.stats import LossTerms, LossTermsAux, reduce_loss
 from rlcore.functional.two_hot import TwoHot
 from rlcore.functional.unit_normal import squared_distance
 from rlcore.spec import EnvSpec
@@ -156,7 +156,7 @@ class Behavior(DreamerBehavior):
         """Return the rewards that the world model predicts at the states after each step, [H, L·N]."""
         return self.world.predict_reward(imagined.feat[1:])
 
-    def actor_objective(self, states: ModelState, terminated: Tensor, rng: Noise) -> Any:
+    def actor_objective(self, states: ModelState, terminated: Tensor, rng: Noise) -> LossTermsAux:
         """Compute the actor loss (arXiv:2301.04104v1, eq. 11) on trajectories imagined from the model states [L, N].
 
         The imagined states, their λ-returns and their weights are returned too; `critic_objective` needs them.
@@ -182,7 +182,7 @@ class Behavior(DreamerBehavior):
         found = reduce_loss(loss, torch.ones_like(loss), Loss__policy_loss=loss)
         return *found, {"feat": feat[:-1].detach(), "returns": returns.detach(), "weight": weight}
 
-    def critic_objective(self, imagined: dict[str, Tensor]) -> Any:
+    def critic_objective(self, imagined: dict[str, Tensor]) -> LossTerms:
         """Compute the critic loss (arXiv:2301.04104v1, eq. 10) on imagined states, weighted by cumulative discounts."""
         feat = imagined["feat"]  # [H, L·N, F]
         target = self.number.mean(self.target_critic(feat))
@@ -199,7 +199,7 @@ class Learner(DreamerLearner):
 
     agent_class, behavior_class = Agent, Behavior
 
-    def model_loss(self, batch: Segment, rng: Noise) -> Any:
+    def model_loss(self, batch: Segment, rng: Noise) -> LossTermsAux:
         """Compute the loss of the world model (arXiv:2301.04104v1, eq. 4).
 
         L = β_pred L_pred + β_dyn L_dyn + β_rep L_rep

@@ -27,7 +27,6 @@ Differences from the paper:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -45,7 +44,7 @@ from rlcore.data.replay import Replay
 from rlcore.data.steps import Transition, n_step
 from rlcore.functional.distributions import LOG_STD_MAX
 from rlcore.functional.noise import Noise
-from rlcore.functional.stats import mean_metrics, reduce_loss
+from rlcore.functional.stats import LossTerms, mean_metrics, reduce_loss
 from rlcore.optim.optimizer import Optimizer
 from rlcore.optim.step import Step
 from rlcore.optim.target import Target
@@ -170,7 +169,7 @@ class Learner(sac.Learner):
         noise = [rng.uniform(*shape) for shape in self.decoder.noise_shapes(len(batch.weight))]
         return self.decoder_optimizer.minimize(batch, noise).metrics
 
-    def alpha_objective(self, logprob: Tensor, weight: Tensor) -> Any:
+    def alpha_objective(self, logprob: Tensor, weight: Tensor) -> LossTerms:
         """Compute the temperature loss J(α) of a batch.
 
         The loss has the factor α, as in the authors' code of SAC-AE; the factor in this project's SAC is log α.
@@ -179,7 +178,7 @@ class Learner(sac.Learner):
         loss = sac.alpha_loss(alpha, logprob, self.target_entropy)
         return reduce_loss(loss, weight, Loss__alpha_loss=loss, Info__alpha=alpha.expand_as(loss))
 
-    def decoder_objective(self, batch: Transition, noise: Sequence[Tensor]) -> Any:
+    def decoder_objective(self, batch: Transition, noise: Sequence[Tensor]) -> LossTerms:
         """Compute the reconstruction loss J(RAE) of a batch, with the latent vectors z of the critics' encoder.
 
         `noise` contains uniform noise for the targets, one tensor per image key (see `Decoder.noise_shapes`).
