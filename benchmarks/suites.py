@@ -1,6 +1,6 @@
 """Exact resume of environments: if a restored environment continues identically, and the cost to save and restore it.
 
-    python -m benchmarks.suites     # writes the table in docs/exactness.md; some minutes, all extras
+    python -m benchmarks.suites     # writes the table in docs/exactness.md; takes minutes; needs all suites' packages
 
 Each environment is tested with the test of the stage make-env, which determines how exactly its state can be restored
 (its exactness tier, docs/exactness.md). The cost is measured after 200 random actions: median CPU milliseconds to save

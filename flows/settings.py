@@ -22,7 +22,8 @@ OTHERS = 0o007  # permissions of users other than the owner and the group
 DOTENV_PREFIXES = ("SHEPHERD_", "MLFLOW_", "PREFECT_")
 DOTENV_NAMES = ("SHEEPRL_SEARCH_PATH", "DIAMBRA_ENVS")
 DATABASE = "SHEPHERD_DATABASE_URL"
-# The folder with the sockets of the fork server and the shared mirror. A process that drives many runs sets it for its
+# The folder with the sockets of the fork server and of the process that copies event logs to MLflow.
+# A process that drives many runs sets it for its
 # child processes.
 WARM = "SHEPHERD_WARM"
 _derived: set[tuple[str, str]] = set()  # variables and values that this process has set itself

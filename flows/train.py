@@ -44,7 +44,9 @@ def training_flow(algo: str) -> Flow[..., Any]:
         Returns:
             run_dir, status, policy_steps, model, and a one-line result.
         """
-        with managed_run(algo, overrides, run_dir, accelerator) as run:  # config, lock, signals, trainer, MLflow mirror
+        with managed_run(
+            algo, overrides, run_dir, accelerator
+        ) as run:  # config, lock, signals, trainer, copy to MLflow
             make_env(run)
             collect(run)
             training_loop(run, advance, checkpoint, evaluate)  # ends after the last step, or if the trial is pruned

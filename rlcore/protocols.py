@@ -89,7 +89,8 @@ class Agent(Protocol):
 
         `carry` is the recurrent state, `obs` is key -> [B, ...], and `is_first` [B] is True at the start of an episode.
         If `greedy` is True, the most likely actions are chosen, and `rng` can be None. Otherwise actions are sampled
-        with noise from `rng`. Extras are further outputs such as the log-probability, name -> [B, ...].
+        with noise from `rng`. The extras are extra outputs of the agent, such as the log-probability of the action,
+        name -> [B, ...]; `Trajectory.extras` stores them.
         """
         ...
 

@@ -108,8 +108,8 @@ class Trajectory:
         terminated: [T, B] bool; the episode ended with obs in an absorbing state.
         truncated: [T, B] bool; the episode was cut short after obs.
         is_first: [T, B] bool; obs is the first of an episode.
-        extras: further outputs of `Agent.act`, such as `logprob` and `value`, name -> [T, B, ...]; {} if actions are
-            random.
+        extras: extra outputs of the agent (`Agent.act`), such as `logprob` and `value`, name -> [T, B, ...]; {} if
+            actions are random.
         carry: the agent's carry (recurrent state) before it saw `obs[0]`, a nested structure of tensors on the device.
         past: rows before row 0, for an agent with an observation history: obs/<key>, action and is_first, each
             [rows, B, ...], oldest first; {} without a history.
@@ -136,7 +136,8 @@ class Batch:
         policy_steps: number of policy steps, over all environments and ranks, that were taken before the newest
             rollout was collected. All schedules use this count.
         places: [T, B] int64, positions of the rows in the replay buffer; None if they do not come from one.
-        write_back: function that replaces extras of these rows in the replay buffer by new values, name -> [T, B, ...].
+        write_back: function that replaces extra outputs of the agent (`Trajectory.extras`), such as latent states, of
+            these rows in the replay buffer. Its argument is a mapping, name -> new values [T, B, ...].
             Rows that were overwritten in the meantime are skipped. If the rows do not come from a replay buffer, the
             function does nothing.
     """

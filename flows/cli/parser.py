@@ -151,7 +151,7 @@ def parser() -> Parser:
     _add_reap(group)
     _add_compare(group)
     _add(group, "agents", "flows.cli.catalogue:agents", "list algorithms with their papers, spaces and presets")
-    about = "list environment suites and missing extras, the ids of one suite, or the ids that contain a word"
+    about = "list environment suites and missing packages, the ids of one suite, or the ids that contain a word"
     command = _add(group, "envs", "flows.cli.catalogue:envs", about)
     about = "name of a suite, for example atari, or part of an environment id"
     command.add_argument("words", nargs="*", default=[], metavar="NAME", help=about)
@@ -200,11 +200,13 @@ def _add_compare(group: Any) -> None:
 
 
 def _add_reap(group: Any) -> None:
-    about = "mark runs whose process has died, in their files and in MLflow, and print the command that resumes each"
+    about = (
+        "set the status `died`, in files and MLflow, of runs whose process died; print the command that resumes each"
+    )
     command = _add(group, "reap", "flows.cli.reap:reap", about)
     about = "folders with runs (default: SHEPHERD_RUN_ROOT, or runs if that is not set)"
     command.add_argument("folders", nargs="*", default=[], help=about)
-    about = "also mark runs that were started on another machine; use it only if that machine no longer exists"
+    about = "include runs that were started on another machine; use it only if that machine no longer exists"
     command.add_argument("--elsewhere", action="store_true", help=about)
     command.add_argument("--resume", dest="go_on", action="store_true", help="resume these runs, one after another")
     command.add_argument("--json", dest="as_json", action="store_true", help="print the result as JSON")

@@ -26,11 +26,11 @@ HEAD = ("run", "state", "policy steps", "resume with")
 
 
 def reap(folders: Sequence[str], elsewhere: bool = False, go_on: bool = False, as_json: bool = False) -> int:
-    """Find runs whose process has died, mark them as died, and print the command that resumes each of them.
+    """Find runs whose process has died, record this in their event logs, and print the command that resumes each run.
 
     Args:
         folders: folders that are searched for runs; empty for the default folder of runs.
-        elsewhere: also mark runs whose last process ran on another machine.
+        elsewhere: also record the death of runs whose last process ran on another machine.
         go_on: resume the runs that have died, one after another.
         as_json: print the result as JSON.
 

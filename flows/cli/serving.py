@@ -61,7 +61,7 @@ def serve(model: str, port: int) -> None:
 def _optuna(name: str) -> Any:
     """Return Optuna's dashboard of the sweep `name` as a web application."""
     try:
-        from optuna_dashboard import wsgi  # from an extra  # pyright: ignore[reportMissingImports]
+        from optuna_dashboard import wsgi  # an optional dependency  # pyright: ignore[reportMissingImports]
     except ImportError:
         raise UserError(
             "--sweep: the package optuna-dashboard is not installed; install it with pip install -e '.[dashboard]'"

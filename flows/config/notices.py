@@ -57,7 +57,7 @@ def notices(config: RunConfig, overrides: Sequence[str] = ()) -> Iterator[str]:
         if key.startswith(IGNORED_HYDRA_KEYS):
             yield f"{override}: no effect (Hydra only composes the config; run_dir sets the run directory)"
         if key.removeprefix("metric.logger.") in LOGGER_KEYS_DROPPED and key.startswith("metric.logger."):
-            yield f"{override}: no effect (loggers mirror the event log; run_dir and run_name set its folder)"
+            yield f"{override}: no effect (loggers copy the event log; run_dir and run_name set its folder)"
 
 
 def _budget_in_whole_iterations(config: RunConfig) -> Iterator[str]:

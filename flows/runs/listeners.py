@@ -1,4 +1,4 @@
-"""Listeners that are called with the progress of runs, for the terminal, logs, mirrors, notebooks and tests.
+"""Listeners that are called with the progress of runs, for the terminal, logs, MLflow, notebooks and tests.
 
 The parameters of a Prefect task are JSON values, so a task cannot take a callback. Code that wants to follow the
 progress of a run therefore registers a listener with `subscribe`.

@@ -86,8 +86,8 @@ def set_aside(run: RunDirectory) -> Path:
     """Move the files of a run to the subfolder `set_aside/<run id>` of its run directory, and return that subfolder.
 
     The environment card and the dataset are copied instead of moved, because a new run in the same run directory can
-    use them. config.yaml, which marks a folder as a run, is moved last: if the process is killed, the next call repeats
-    the move.
+    use them. config.yaml is moved last, because a folder with this file is a run: if the process is killed, the next
+    call repeats the move.
     """
     with run.driving():
         target = run.set_aside / run.read_identity()["run_id"]

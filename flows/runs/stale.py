@@ -25,7 +25,7 @@ class StaleRun:
         run: directory of the run.
         state: "died" if training was unfinished. "not judged" if training has finished, but the final evaluation or the
             registration of the model has not.
-        marked: True if the event log already has an end event.
+        marked: True if the event log already contains that the run died or ended (an `end` event).
     """
 
     run: RunDirectory

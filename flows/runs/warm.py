@@ -1,8 +1,8 @@
 """Start of trainer processes, with a fork server for many runs in a row.
 
 The imports of a trainer process take longer than a short training. Inside `warm_trainers`, trainer processes are
-therefore forked from a server that has already imported the modules. All runs also share one logging mirror, a process
-of about 0.3 GB that copies the event logs of runs to logger backends such as MLflow.
+therefore forked from a server that has already imported the modules. All runs also share one process
+of about 0.3 GB that copies event logs to tracking backends such as MLflow.
 """
 
 from __future__ import annotations

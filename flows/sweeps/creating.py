@@ -66,7 +66,7 @@ def change_sweep(name: str, overrides: Sequence[str], failed: bool = False) -> t
 
 
 def _take_up_failed(folder: SweepFolder, plan: SweepPlan) -> None:
-    """Replace the sweep's Optuna study by a copy in which failed trials are marked as unfinished."""
+    """Replace the sweep's Optuna study by a copy in which failed trials have the state of unfinished trials."""
     study, copies = Study(plan, folder.storage(plan), folder.study_name(plan)), folder.copies + 1
     if not study.list_failed():
         raise UserError(f"--failed: no trial of sweep {folder.name} has failed; remove --failed")

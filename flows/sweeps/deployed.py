@@ -102,7 +102,7 @@ class WorkPoolExecutor:
     def _look(self, job: Job, flow_run: FlowRun) -> None:
         """React to the current state of a job's flow run.
 
-        - running: mark the training run as pruned if the pruner decides to end the trial.
+        - running: request that the training run ends at its next checkpoint (`prune`) if the pruner ends the trial.
         - completed: start the next run of the job.
         - crashed: retry the flow run, at most `DEATHS` times.
         - other final state: record the result of the job.

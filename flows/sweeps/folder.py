@@ -204,11 +204,11 @@ class SweepFolder:
 
     @property
     def copies(self) -> int:
-        """Number of copies of the Optuna study that were made so far; each retry of failed trials makes one."""
+        """Number of copies of the Optuna study that exist or existed; each retry of failed trials creates one."""
         return self._read_note().get("copies", 0) if self.plan_file.exists() else 0
 
     def note_copies(self, count: int) -> None:
-        """Store that copy number `count` of the Optuna study is used from now on."""
+        """Store in sweep.json that copy number `count` of the Optuna study is the current one."""
         noted = self._read_note() | {"copies": count}
         for place in (self.plan_file, self.runs / "sweep.json"):
             write_json(place, noted)

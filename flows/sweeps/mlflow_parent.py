@@ -53,7 +53,7 @@ def update_parent(folder: SweepFolder, tree: Mapping[str, Any]) -> Iterator[None
 def mirror_sweep(
     folder: SweepFolder, tree: Mapping[str, Any], status: Mapping[str, Any], settings: Mapping[str, Any], note: str
 ) -> str:
-    """Write the results of a finished sweep to MLflow, and mark the parent run as finished.
+    """Write the results of a finished sweep to MLflow, and set the status of the parent run to FINISHED.
 
     Parameters and metrics that MLflow already has are skipped. The files of `folder.files` become artifacts.
 

@@ -114,7 +114,7 @@ class Study:
             copy.add_trials([ask_again(trial) if trial.number in failed else trial for trial in self.trials])
 
     def delete(self) -> None:
-        """Delete this study from the database; it has been replaced by its copy."""
+        """Delete this study from the database, after a copy has replaced it."""
         with self._watch("the study before the copy cannot be deleted"):
             self._optuna.delete_study(study_name=self._study.study_name, storage=self._database)
 
@@ -182,7 +182,7 @@ class Study:
         return ends
 
     def _note_rungs(self, number: int, step: int, attributes: Mapping[str, Any]) -> None:
-        """Store the rungs that the pruner has marked as completed, with the policy step at which each was completed.
+        """Store the rungs that a trial has completed according to the pruner, with the policy step of each completion.
 
         A rung is a number of policy steps at which the pruners `halving` and `hyperband` compare a trial with others.
 

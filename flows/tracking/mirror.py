@@ -1,9 +1,9 @@
-"""Mirror process: updates the tracking backends (MLflow, TensorBoard, CSV) of a run, so that training need not wait.
+"""Mirror process: copies the event log of a run to the tracking backends (MLflow, TensorBoard, CSV).
 
-One mirror process serves many requests, because MLflow takes seconds to import. Each run has its own mirror process, or
-all runs that are started by one process share one (`flows.runs.warm`). A mirror process ends together with the command
-that started it. If it fails, the next request starts a new one. In this file, the class `Mirror` is the client, which
-sends the requests; `main` is the mirror process, which answers them.
+Training need not wait for the copy. One mirror process serves many requests, because MLflow takes seconds to import.
+Each run has its own mirror process, or all runs that are started by one process share one (`flows.runs.warm`). A mirror
+process ends together with the command that started it. If it fails, the next request starts a new one. In this file,
+the class `Mirror` is the client, which sends the requests; `main` is the mirror process, which answers them.
 """
 
 from __future__ import annotations
@@ -37,10 +37,11 @@ DONE, FAILED = b"+", b"-"
 
 
 def mirror_in_background(run: RunDirectory, every: float = 30.0) -> None:
-    """Request an update of a run's tracking backends from the mirror process, without waiting for it.
+    """Request an update of a run's tracking backends (MLflow, TensorBoard, CSV), without waiting for it.
 
-    No request is sent if the last one is unanswered or was sent less than `every` seconds ago. This loses no data,
-    because each update copies everything that has been logged. Failures are written to run.log.
+    Another process, the mirror process, copies the event log to the backends. No request is sent if the last one is
+    unanswered or was sent less than `every` seconds ago. This loses no data, because each update copies everything that
+    has been logged. Failures are written to run.log.
 
     Args:
         run: the run.
@@ -53,15 +54,16 @@ def mirror_in_background(run: RunDirectory, every: float = 30.0) -> None:
 
 
 def finish_mirror(run: RunDirectory, timeout: float = 120.0) -> bool:
-    """Update a run's tracking backends at the end of the run, and wait until they are complete.
+    """Update a run's tracking backends (MLflow, TensorBoard, CSV) at the end of the run; wait until they are complete.
 
-    Usually the mirror process makes the update. If a short run has not started one, this process makes the update
-    itself, because it has already imported MLflow to register the model. It does not if MLflow's store is a server, or
-    if a mirror process is shared: the mirror process has timeouts for requests to a server.
+    Usually a mirror process (a process that copies event logs to the backends) makes the update. If a short run has not
+    started one, the calling process makes the update, because it has already imported MLflow to register the model.
+    There are two exceptions, in which a mirror process always makes the update: runs share a mirror process, or the
+    data go to an MLflow server, because the mirror process has timeouts for requests to a server.
 
     Args:
         run: the run.
-        timeout: longest wait, in seconds, so that a store that does not answer cannot block a finished run.
+        timeout: longest wait, in seconds, so that a backend that does not answer cannot block a finished run.
 
     Returns:
         True if the backends are complete; if False, run.log contains the reason.
@@ -70,7 +72,7 @@ def finish_mirror(run: RunDirectory, timeout: float = 120.0) -> bool:
     if str(run.path.absolute()) not in _MIRRORS and not shared:
         return _finish_here(run, timeout)
     deadline, complete = time.monotonic() + timeout, None
-    for _ in range(2):  # the first request detects a mirror that was killed; the second uses a new mirror
+    for _ in range(2):  # the first request detects that the process was killed; the second uses a new one
         mirror = _mirror_of(run)
         mirror.ask()
         complete = mirror.answer(deadline)
@@ -94,10 +96,10 @@ def _finish_here(run: RunDirectory, timeout: float) -> bool:
 
 @run_before_exit
 def settle() -> None:
-    """Wait until the mirror processes of this process have answered all requests, then end them.
+    """Wait until the processes that copy event logs to MLflow have answered all requests, then end them.
 
-    The wait is at most 60 s, or 8 s after an interruption. No mirror process continues after the end of the command
-    that started it.
+    The wait is at most 60 s, or 8 s after an interruption. None of these processes continues after the end of the
+    command that started it.
     """
     deadline = time.monotonic() + time_left(SETTLE_INTERRUPTED if is_interrupted() else SETTLE)
     while _MIRRORS:
@@ -108,7 +110,10 @@ def settle() -> None:
 
 
 class Mirror:
-    """Client of a mirror process: sends requests to update the tracking backends of one run, and reads the answers."""
+    """Client of a process that copies event logs to the tracking backends (MLflow, TensorBoard, CSV).
+
+    It sends requests to update the backends of one run, and reads the answers.
+    """
 
     def __init__(self, run: RunDirectory) -> None:
         self.run = run
@@ -150,7 +155,7 @@ class Mirror:
         return self._complete
 
     def end(self) -> None:
-        """Close the connection, and kill the mirror process unless other runs share it.
+        """Close the connection, and kill the process that copies event logs to MLflow, unless other runs share it.
 
         If an answer is missing, a line in run.log states that the backends are not up to date.
         """
@@ -170,11 +175,11 @@ class Mirror:
 
 @contextmanager
 def share_mirror(folder: Path) -> Iterator[None]:
-    """Context manager that starts a mirror process which several processes share.
+    """Context manager that starts a mirror process, which copies event logs to MLflow, for several processes.
 
     Args:
-        folder: private folder for the socket. A process whose `flows.settings.warm_folder()` is this folder uses the
-            shared mirror process for its runs.
+        folder: private folder for the socket. A process whose `flows.settings.warm_folder()` is this folder uses this
+            mirror process for its runs.
 
     Yields:
         Nothing.
@@ -195,7 +200,7 @@ def share_mirror(folder: Path) -> Iterator[None]:
 
 
 def _serving(connection: socket.socket) -> subprocess.Popen[bytes]:
-    """Start a mirror process, which updates tracking backends when it receives a request on a socket.
+    """Start a mirror process, which copies an event log to the tracking backends when a socket receives a request.
 
     Args:
         connection: connected socket (requests of this process), or listening socket (requests of several processes).
@@ -214,12 +219,12 @@ def _serving(connection: socket.socket) -> subprocess.Popen[bytes]:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        start_new_session=True,  # after Ctrl-C the mirror still copies the results to MLflow
+        start_new_session=True,  # after Ctrl-C the process still copies the results to MLflow
     )
 
 
 def _connect(folder: Path | None) -> socket.socket | None:
-    """Connect to the shared mirror process in a folder.
+    """Connect to the shared mirror process (it copies event logs to MLflow) whose socket is in a folder.
 
     Return None if there is none, or if it was started with other MLflow settings than this process.
     """
@@ -235,10 +240,10 @@ def _connect(folder: Path | None) -> socket.socket | None:
 
 
 def _address(folder: Path) -> Path:
-    """Return the socket path of the shared mirror process in a folder.
+    """Return the path of the socket of the shared mirror process (it copies event logs to MLflow) in a folder.
 
-    The name contains a hash of the environment variables that select MLflow's store, so that only processes with equal
-    settings share a mirror.
+    The name contains a hash of the environment variables that select MLflow's database or server, so that only
+    processes with equal settings share a mirror process.
     """
     stores = sorted((k, v) for k, v in os.environ.items() if k.startswith(("MLFLOW_", "SHEPHERD_HOME")))
     return folder / f"mirror-{hashlib.sha256(json.dumps(stores).encode()).hexdigest()[:16]}"
@@ -249,7 +254,7 @@ def _request(run_dir: str) -> bytes:
 
 
 def _receive(connection: socket.socket) -> bytes:
-    """Receive the available bytes of a socket; b"" if the other end has closed the connection."""
+    """Receive the available bytes of a socket; b"" if the connected process has closed the connection."""
     with suppress(ConnectionError):
         return connection.recv(65536)
     return b""
@@ -259,7 +264,10 @@ _MIRRORS: dict[str, Mirror] = {}
 
 
 def _mirror_of(run: RunDirectory) -> Mirror:
-    """Return the mirror client of a run. Create a new one if there is none, or if the last update failed."""
+    """Return the client of a run's mirror process, which copies event logs to MLflow.
+
+    Create a new client if there is none, or if the last update failed.
+    """
     key = str(run.path.absolute())
     if key in _MIRRORS and _MIRRORS[key].answer() is False:
         _MIRRORS.pop(key).end()
@@ -273,8 +281,8 @@ def main(arguments: list[str]) -> int:
 
     Args:
         arguments: run directories; or `--on-request` and the file descriptor of a socket. In the second case, this is a
-            mirror process: each request on the socket names a run to update, and is answered with `+`, or with `-`
-            after a failure.
+            mirror process, which copies event logs to MLflow on request: each request on the socket names a run, and is
+            answered with `+`, or with `-` after a failure.
 
     Returns:
         Exit code: 1 if the update of a run failed. Its run.log then contains the reason.

@@ -1,6 +1,6 @@
 """Sweeps in MLflow: one parent run for the sweep, and a child run for each run of a trial.
 
-Two tags contain the id of the sweep: one marks the parent run, the other marks the child runs.
+Two tags contain the id of the sweep: the parent run has one of them, and the child runs have the other one.
 """
 
 from __future__ import annotations

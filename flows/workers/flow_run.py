@@ -55,7 +55,7 @@ NO_CRASH = re.compile(
     r"(?:Crash detected! |Finished in state Crashed\(.)Execution was aborted by a termination signal\."
     r"|Finished in state Running\(\)"
 )
-BRIEF = 30.0  # a run without a server is mirrored after this many seconds: the mirror costs as much as a short run
+BRIEF = 30.0  # seconds after which a run without a server is copied to MLflow: a copy costs as much as a short run
 WORK_EVERY = 20.0  # seconds between two log lines about the progress of long work
 Body = TypeVar("Body", bound=Callable[..., Any])
 Log = logging.Logger | LoggingAdapter
@@ -233,7 +233,8 @@ def _mirror(run: RunDirectory, flow_run: FlowRun | None, log: Log | None) -> Ite
     refusable = not log and not run.card.exists() and history(run.events).last("start") is None
     note_start(run)
     begun = time.monotonic()
-    # The mirror process takes as long to start as a brief training, so a brief training is mirrored only at its end.
+    # The process that copies the log to MLflow takes as long to start as a brief training, so the log of a brief
+    # training is copied only at its end.
     at_once = bool(log or os.environ.get(WARM) or is_server(store_uri(run.read_config())))
     if at_once and not refusable:
         mirror_in_background(run)  # MLflow shows the run from its start

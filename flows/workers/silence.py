@@ -2,7 +2,8 @@
 
 A running flow run sends heartbeats to the server. If they stop, this module considers the flow run as crashed. An
 automation of Prefect could do this as well, but it also counts the time in which the server was down. After an outage,
-it would mark all running flow runs as crashed. This module measures the time again from the end of an outage.
+it would set the state of all running flow runs to CRASHED. This module measures the time again from the end of an
+outage.
 """
 
 from __future__ import annotations

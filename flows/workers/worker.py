@@ -16,7 +16,7 @@ The command and the environment variables of a flow run come from Prefect's data
 only what the code of this project defines (flows.workers.trusted).
 
 The worker reschedules flow runs that a killed worker of the same name had claimed but not started. One worker per
-server (`--watch`) also marks flow runs without heartbeats as crashed, and resumes sweeps that crashed.
+server (`--watch`) also sets flow runs without heartbeats to the state CRASHED, and resumes sweeps that crashed.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class ShepherdWorker(ProcessWorker):
             do not count, because they only wait for the flow runs of their trials.
         queue: the only queue of the pool that the worker serves; None = all queues.
         watch: time in seconds since 1970. If it is not None, the worker also watches the flow runs of all workers: it
-            marks flow runs without heartbeats as crashed, and resumes sweeps that crashed after this time.
+            sets flow runs without heartbeats to the state CRASHED, and resumes sweeps that crashed after this time.
     """
 
     def __init__(
@@ -207,7 +207,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--name", required=True, help="name of this worker in Prefect's pages")
     parser.add_argument("--limit", type=int, help="maximum number of concurrent flow runs, not counting sweeps")
     parser.add_argument("--queue", help="the only queue to serve; default: all queues of the pool")
-    watch = "also mark flow runs without heartbeats as crashed, and resume sweeps that crashed after this time"
+    watch = "also set flow runs without heartbeats to the state CRASHED; resume sweeps that crashed after this time"
     parser.add_argument("--watch", type=float, metavar="SINCE", help=f"{watch} (seconds since 1970)")
     os.environ[WORKER] = "1"
     os.environ["SHEPHERD_HOME"] = str(home())  # flow runs store their state here, even if their code is a clone

@@ -105,7 +105,7 @@ class CompiledActing:
 
         Returns:
             The new recurrent state, the agent's action [B, A], the same action in the format of the environment
-            [B, *shape], and the extras of the agent, name -> [B, ...].
+            [B, *shape], and the extra outputs of the agent (`Trajectory.extras`), name -> [B, ...].
         """
         outputs = self._function([*self._captured, *self._inputs(carry, obs, is_first, next(self._noise))])
         action, env_action, *rest = outputs

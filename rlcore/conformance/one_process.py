@@ -174,10 +174,12 @@ def acting_changes_nothing(config: RunConfig) -> None:
 
 
 def a_loaded_policy_acts_alike(config: RunConfig) -> None:
-    """Check that a policy loaded from a checkpoint returns the same actions, carry and extras as the trained agent.
+    """Check that a policy loaded from a checkpoint returns the same outputs as the trained agent.
+
+    These are actions, carry (recurrent state), and extra outputs such as log-probabilities (`Trajectory.extras`).
 
     Evaluations, videos and policy servers use loaded policies. The check compares two time steps. Between them, the
-    carry (recurrent state) of the loaded policy is converted to JSON and back, as a client of a policy server does.
+    carry of the loaded policy is converted to JSON and back, as a client of a policy server does.
     """
     training = train_a_while(config)
     agent, spec = with_history(training.learner.agent, training.envs.spec), training.envs.spec

@@ -21,11 +21,12 @@ CARRY = "the carry"
 
 
 def stored_agent_outputs_are_used(config: RunConfig) -> None:
-    """Check that updates use all agent outputs that the replay buffer stores: the carry, and extras such as `value`.
+    """Check that updates use all outputs of the agent that the replay buffer stores.
 
-    An update must read all of these outputs. It must also store newer extras (`batch.write_back`), because
-    the stored ones were computed by an older version of the agent. If an extra must not be replaced, such as the
-    log-probability of an action, list it in `Replay(..., fixed_extras=[...])`; it must then only be read.
+    These are the carry (recurrent state) and the extra outputs (`Trajectory.extras`), such as `value`. An update must
+    read all of them. It must also store newer extra outputs (`batch.write_back`), because the stored ones were computed
+    by an older version of the agent. If an extra output must not be replaced, such as the log-probability of an action,
+    list it in `Replay(..., fixed_extras=[...])`; it must then only be read.
     """
     training = fresh(config)
     buffer = training.buffer
@@ -100,4 +101,4 @@ def _change(value: Tensor) -> Tensor:
 
 
 def _list(names: set[str]) -> str:
-    return ", ".join(name if name == CARRY else f"the extra {name!r}" for name in sorted(names))
+    return ", ".join(name if name == CARRY else f"the agent's extra output {name!r}" for name in sorted(names))

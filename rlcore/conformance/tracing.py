@@ -119,7 +119,10 @@ def _compare(config: RunConfig, traced: list[ToCompile], how: dict[str, Any]) ->
 
 
 def _collect(training: Trainer) -> dict[str, Tensor]:
-    """Collect one rollout, and return its actions, its extras and the last carry, each by name."""
+    """Collect one rollout; return its actions, the extra outputs of the agent (`Trajectory.extras`) and the last carry.
+
+    The result is a dict: name -> tensor.
+    """
     rows: dict[str, Tensor] = {}
 
     def extend(steps: Trajectory, last: Trajectory) -> None:

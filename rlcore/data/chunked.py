@@ -26,13 +26,13 @@ class ChunkedRing:
     def __init__(self, ring: Ring, part: int) -> None:
         self.ring, self.part = ring, part
         self._chunks: dict[Span, Chunk] = {}
-        self._changed = np.zeros(ring.slots, bool)  # slots overwritten by `change` since the last call of `state`
+        self._changed = np.zeros(ring.slots, bool)  # rows overwritten by `change` since the last call of `state`
 
     def change(self, places: np.ndarray, columns: dict[str, Tensor]) -> None:
         """Overwrite N rows with `columns`, name -> [N, ...].
 
-        `places` [N] are distinct numbers row · B + environment. If a checkpoint already contains the chunk of a row,
-        the next checkpoint writes this chunk again.
+        `places` [N] are distinct integers t · B + b, for row number t and environment b. If a checkpoint already
+        contains the chunk of a row, the next checkpoint writes this chunk again.
         """
         self.ring.put(places, columns)
         self._changed[places // self.ring.width % self.ring.slots] = True

@@ -11,7 +11,8 @@ class WholeEpisodes(NamedTuple):
     """Complete episodes in a replay buffer, ordered by their last row, then by environment.
 
     Attributes:
-        begins: [E] int64, for each episode the place of its first row: row · B + environment.
+        begins: [E] int64, for each episode the place of its first row: the integer t · B + b, for row number t and
+            environment b.
         lengths: [E] int64, for each episode the number of its rows, including the row in which it ended.
     """
 

@@ -22,11 +22,11 @@ def gather_batches(
     """Copy K batches, each of N sequences of L rows, from the ring buffers of a replay buffer.
 
     A sequence is copied together with the H rows before it, for agents with an observation history, and with the time
-    step after it. The place of a row is the number row · B + environment.
+    step after it. The place of row number t of environment b is the integer t · B + b.
 
     Args:
-        rings: ring buffers by name. `given` has environment data and actions. `said` (extras: further outputs of the
-            agent) and `carry` (recurrent state) are optional.
+        rings: ring buffers by name. `given` has environment data and actions. Two further ring buffers are optional:
+            `said` has the extra outputs of the agent (`Trajectory.extras`), and `carry` its recurrent state.
         begins: [K, N], places of the first rows of the sequences.
         first: lower bound of the places of all rows that are copied.
         offsets: [H + L + 1, 1], place of each copied row of a sequence minus the place of the sequence's first row:

@@ -46,9 +46,10 @@ class Replay(Buffer):
     skip these rows, which are listed in host memory: drawing samples needs no synchronization with the device that
     stores the rows. Several batches are copied in one operation, up to 1 MiB.
 
-    Rows also store the agent's outputs named in `extras`, and the agent's carry (recurrent state) if `carry` is given.
-    The stored values are those at the time of collection; a learner can replace extras by `write_back`. The shapes of
-    extras and carry are arguments, because the first rows can have random actions and then contain neither of them.
+    Rows also store the extra outputs of the agent that are named in `extras`, such as log-probabilities, and the
+    agent's carry (recurrent state) if `carry` is given. The stored values are those at the time of collection; a
+    learner can replace the extra outputs by `write_back`. The shapes of extra outputs and carry are arguments, because
+    the first rows can have random actions and then contain neither of them.
 
     With `buffer.memmap`, rows are stored in temporary files that are removed when the process ends. Checkpoints store
     the rows in chunks.
@@ -69,9 +70,9 @@ class Replay(Buffer):
             rest of the batch is sampled from all rows.
         before: number of rows before each sequence that are returned as `Trajectory.past`, for agents with an
             observation history. It must be at least `rows_before(agent.history)`.
-        extras: agent outputs that are stored with each row: name -> shape and dtype for one environment.
-        fixed_extras: names of extras that the learner never writes back, such as the log-probability of an action. Only
-            `rlcore.conformance` uses them: it checks that the learner writes back all other extras.
+        extras: extra outputs of the agent that are stored with each row: name -> shape and dtype for one environment.
+        fixed_extras: those names in `extras` that the learner never writes back, such as the log-probability of an
+            action. Only `rlcore.conformance` uses them: it checks that the learner writes back all others.
         carry: `agent.initial(1)` if the learner needs the carry at the start of each sequence; rollouts must then have
             one row. Rows that the agent did not process, such as those of a dataset, are stored with this carry.
         device: device that stores the rows; batches are returned on the learner's device.
@@ -123,7 +124,7 @@ class Replay(Buffer):
         self.chunk_rows = chunk_rows(size, self.width * self.row_bytes)
         self._at_once = max(1, AT_ONCE // (self.batch_rows * self.row_bytes))  # batches per copy
         self._rings: dict[str, ChunkedRing] = {}
-        self._resets = np.zeros(0, bool)  # [slots, B]: True if the next step only resets
+        self._resets = np.zeros(0, bool)  # [slots, B], indexed like the ring buffer: True if the next step only resets
         self._flags: list[np.ndarray] = []  # views [slots, B] of ENDS, if the rows are in host memory
         self._offsets = (
             np.arange(-before, length + 1)[:, None] * self.width
@@ -261,21 +262,22 @@ class Replay(Buffer):
         self._flags = [ring.column(name) for name in ENDS] if isinstance(ring, HostRing) else []
 
     def write_back(self, places: np.ndarray, extras: Mapping[str, Tensor]) -> None:
-        """Replace stored agent outputs (extras) of the rows of a batch.
+        """Replace extra outputs of the agent, such as latent states, in the rows of a batch.
 
         Rows that left the buffer after the batch was sampled are skipped.
 
         Args:
-            places: `Batch.places` [L, N]; if a row occurs twice, the last occurrence is used.
-            extras: name -> new values [L, N, ...].
+            places: `Batch.places` [L, N], positions of the rows. If a row occurs twice, the last occurrence is used.
+            extras: name of an extra output -> new values [L, N, ...].
 
         Raises:
-            ValueError: a name is not among the `extras` of the buffer.
+            ValueError: a name is not in `extras`, the argument of the constructor.
         """
         known = self._forms["said"].keys()
         if unknown := extras.keys() - known:
             raise ValueError(
-                f"{', '.join(sorted(unknown))}: not among the extras of this buffer ({', '.join(known) or 'none'})"
+                f"write_back: {', '.join(sorted(unknown))}: must be names in the argument `extras` of this replay "
+                f"buffer ({', '.join(known) or 'none'})"
             )
         flat = places.ravel()
         rows, newest = np.unique(flat[::-1], return_index=True)
@@ -290,14 +292,14 @@ class Replay(Buffer):
     def batches(self, policy_steps: int) -> Iterator[Batch]:
         """Yield one batch for each gradient step that is due, with sequences [L, N] and the time step [N] after them.
 
-        Several batches are copied from the buffer in one operation. If the learner writes back extras for one of these
-        batches, the other batches of the same copy still contain the old values.
+        Several batches are copied from the buffer in one operation. If the learner writes back extra outputs of the
+        agent for one of these batches, the batches that were copied together with it still contain the old values.
 
         Args:
             policy_steps: number of policy steps, over all ranks, that were taken before the newest rollout.
 
         Yields:
-            One batch per gradient step.
+            One batch for each gradient step.
 
         Raises:
             RunError: gradient steps are due at the end of the run, but no sequence can be sampled.
@@ -340,10 +342,10 @@ class Replay(Buffer):
         return self._episodes.find(ended, self.oldest)
 
     def only_resets(self, places: np.ndarray) -> np.ndarray:
-        """Return [N] bool for rows at places [N]: True if no transition starts in the row.
+        """Return [N] bool for the rows at `places` [N]: True if no transition starts in the row.
 
         This is the case if the row is the last one of its episode, because the next step then only resets the
-        environment. A place is row · B + environment.
+        environment. The place of row number t of environment b is the integer t · B + b.
         """
         return self._resets.ravel()[places % self._resets.size]
 

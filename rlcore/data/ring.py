@@ -1,7 +1,7 @@
 """Ring buffers of named columns [slots, B, ...], in host memory, in files, or on a device.
 
-A row has the data of one time step of B environments. Rows are counted from the start of the run, and row r is stored
-in slot r % slots. The *place* of a row of one environment is the number row · B + environment.
+A row has the data of all B environments at one time step. Rows are numbered from the start of the run, and row number t
+is stored at index t % slots. The *place* of the data of environment b in row t is the integer t · B + b.
 """
 
 from __future__ import annotations
@@ -70,12 +70,12 @@ class Ring(Protocol):
 
 
 def form_of(columns: Mapping[str, Tensor], lead: int) -> Form:
-    """Return name -> (shape, dtype) of one row of each column; the first `lead` dimensions are not part of a row."""
+    """Return name -> (shape, dtype) of each column, without the first `lead` dimensions, such as [T, B]."""
     return {name: (tuple(value.shape[lead:]), value.dtype) for name, value in columns.items()}
 
 
 def form_bytes(form: Form) -> int:
-    """Return the size in bytes of one row of one environment, the sum over all columns in `form`."""
+    """Return the number of bytes of one environment's values at one time step, summed over all columns."""
     return sum(row_size(shape, dtype) for shape, dtype in form.values())
 
 
@@ -91,8 +91,8 @@ class HostRing:
     """Ring buffer in host memory, or in temporary files that are removed even if the process is killed.
 
     Args:
-        form: column -> shape and dtype of one row.
-        slots: number of rows of each environment.
+        form: column -> shape and dtype of the values of one environment at one time step.
+        slots: number of rows for which the buffer has space.
         width: B, number of environments.
         folder: folder of the files. None: rows are in memory, which the system allocates when they are written.
     """
@@ -127,8 +127,8 @@ class HostRing:
 
     def gather(self, places: np.ndarray, first: int, *cuts: slice | int) -> list[dict[str, Tensor]]:
         """Copy the rows at `places` [..., T, N], one dict of columns for each of `cuts` (see `Ring.gather`)."""
-        # `take(mode="wrap")` computes the slot of a place by repeated subtraction. If one subtraction is enough, this
-        # takes an eighth of the time of a division.
+        # `take(mode="wrap")` computes the index (place modulo slots · B) by repeated subtraction. If one subtraction is
+        # enough, this takes an eighth of the time of a division.
         places = places - first // (self.slots * self.width) * (self.slots * self.width)
         found: list[dict[str, Tensor]] = [{} for _ in cuts]
         for table in self._tables:
@@ -157,8 +157,8 @@ class DeviceRing:
     """Ring buffer that stores each column as a tensor on a device. No method synchronizes with the device.
 
     Args:
-        form: column -> shape and dtype of one row.
-        slots: number of rows of each environment.
+        form: column -> shape and dtype of the values of one environment at one time step.
+        slots: number of rows for which the buffer has space.
         width: B, number of environments.
         device: device of the tensors.
     """

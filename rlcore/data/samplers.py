@@ -48,10 +48,10 @@ class Remembered(Protocol):
         ...
 
     def only_resets(self, places: np.ndarray) -> np.ndarray:
-        """Return [N] bool for rows at places [N]: True if no transition starts in the row.
+        """Return [N] bool for the rows at `places` [N]: True if no transition starts in the row.
 
         This is the case if the row is the last one of its episode, because the next step then only resets the
-        environment. A place is row · B + environment.
+        environment. The place of row number t of environment b is the integer t · B + b.
         """
         ...
 
@@ -61,7 +61,9 @@ class Remembered(Protocol):
 
 
 class Sampler:
-    """Base class of samplers, which choose the places at which sequences start; a place is row · B + environment.
+    """Base class of samplers, which choose the rows of a replay buffer in which sequences start.
+
+    A sampler returns the place of each row: the integer t · B + b, for row number t of environment b.
 
     Attributes:
         length: L, number of steps of a sequence. The buffer returns the L rows of these steps and the row after them.
@@ -76,8 +78,8 @@ class Sampler:
     def draw(self, memory: Remembered, count: int, rng: np.random.Generator) -> np.ndarray:
         """Sample the places [count] int64 of the first rows of sequences.
 
-        A place is row · B + environment. All L rows of a sequence and the row after them are in the buffer:
-        row + L ≤ `memory.written`.
+        The place of row number t of environment b is the integer t · B + b. All L rows of a sequence and the row after
+        them are in the buffer: t + L ≤ `memory.written`.
         """
         raise NotImplementedError
 
@@ -94,7 +96,7 @@ class Sampler:
             count: maximum number of sequences.
 
         Returns:
-            Places (row · B + environment) of the first rows of the sequences, [count] or fewer, and the position after
+            Places (t · B + b, for row t of environment b) of the first rows, [count] or fewer, and the position after
             these sequences.
 
         Raises:

@@ -30,8 +30,8 @@ def frame_bytes(part: ArraySpec) -> int:
 def chunk_rows(size: int, slot: int) -> int:
     """Return the number of rows in each chunk into which checkpoints divide a replay buffer.
 
-    `size` is the number of rows per environment in the buffer. `slot` is the size in bytes of one row of all
-    environments together.
+    `size` is the number of rows of each environment in the buffer. `slot` is the size in bytes of the data of all
+    environments at one time step.
     """
     whole = size * slot
     wanted = min(LARGEST, max(whole // PARTS, min(SMALLEST, whole // FEWEST)))

@@ -20,13 +20,15 @@ RESERVED = 32 << 20  # bytes of disk space that each allocation adds
 
 
 class Table:
-    """Structured NumPy array of [slots · B] rows, with one field per column, in memory or in a temporary file.
+    """Structured NumPy array [slots · B] with one field for each column, in memory or in a temporary file.
+
+    An element of the array has the values of one environment at one time step.
 
     Args:
-        form: column -> shape and dtype of one row.
-        slots: number of rows of each environment.
+        form: column -> shape and dtype of the values of one environment at one time step.
+        slots: number of time steps for which the array has space.
         width: B, number of environments.
-        folder: folder of the file. None: rows are in memory, which the system allocates when they are written.
+        folder: folder of the file. None: the array is in memory, which the system allocates when elements are written.
     """
 
     def __init__(self, form: Form, slots: int, width: int, folder: Path | None) -> None:
@@ -54,7 +56,9 @@ class Table:
         return mmap.mmap(self._file, self._whole)
 
     def reserve(self, slots: int) -> None:
-        """Allocate disk space for the first `slots` slots. Raises DiskFault if the disk is full.
+        """Allocate disk space for the first `slots` time steps of all environments.
+
+        Raises DiskFault if the disk is full.
 
         Without this allocation, the system would kill the process (SIGBUS) when it writes to the memory map of a full
         disk.

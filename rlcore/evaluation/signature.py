@@ -9,7 +9,7 @@ import numpy as np
 
 from rlcore.spec import ArraySpec
 
-SAID = ("logprob", "value")  # extras of an agent that servers return in addition to the action
+SAID = ("logprob", "value")  # extra outputs of an agent that servers return in addition to the action
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from rlcore.protocols import Agent, VectorEnv
 from rlcore.system.training_clock import wall
 from rlcore.types import Ranks, SingleProcess, State, TimeStep, Trajectory
 
-# Observations and is_first -> action in the agent's form [B, A], action for the environments [B, *shape], extras.
+# Observations and is_first -> action in the agent's form [B, A], in the environment's form [B, *shape], extra outputs.
 Act = Callable[[dict[str, Tensor], Tensor], tuple[Tensor, Tensor, dict[str, Tensor]]]
 
 
@@ -137,9 +137,9 @@ class Collector:
         return self._act_compiled
 
     def _act(self, obs: dict[str, Tensor], is_first: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        """Return actions in the agent's format [B, A], in the environment's format [B, *shape], and the extras.
+        """Return actions in the agent's format [B, A] and in the environment's format [B, *shape], and extra outputs.
 
-        Extras are further tensors that the agent returns, such as log-probabilities.
+        Extra outputs are further tensors that the agent returns, such as log-probabilities (`Trajectory.extras`).
         """
         with self._precision():
             carry, action, extras = self.agent.act(self.carry, obs, is_first, self.rng, False)

@@ -326,7 +326,7 @@ class RunTrainer:
     def evaluate(self, on_progress: OnProgress | None = None) -> dict[str, Any]:
         """Evaluate the current policy with greedy actions, log the result, and return the event.
 
-        If no earlier mean return is higher, the checkpoint at this policy step is marked as the best one.
+        If no earlier mean return is higher, the checkpoint at this policy step becomes the best one of the run.
         """
         greedy = self.training.evaluate(on_progress=on_progress)
         earlier = [score for steps, score in self.scores.items() if steps < self.policy_steps]

@@ -284,7 +284,10 @@ class Announcer(logging.Handler):
         self.trainer = trainer
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Send a log message, unless it is marked as a detail (`extra=DETAIL`), which is only written to run.log."""
+        """Send a log message to the parent process.
+
+        Messages that were logged with `extra=DETAIL` are not sent; they are only in run.log.
+        """
         if not hasattr(record, "detail"):
             self.trainer.send("doing", sentence=record.getMessage())
 

@@ -186,7 +186,7 @@ MUTANTS: dict[str, tuple[Callable[[RunConfig], None], str, Changes]] = {
     ),
     "latents not read": (
         conformance.stored_agent_outputs_are_used,
-        "stores the extra 'latent', which no update reads",
+        "stores the agent's extra output 'latent', which no update reads",
         [(Learner, "model_loss", loss_from_zero_latents)],
     ),
     "a scale of one rank": (

@@ -107,8 +107,8 @@ class ActorCritic(nn.Module):
             greedy: choose the most likely action instead of sampling.
 
         Returns:
-            The empty carry; actions [B, A]; and the extras `logprob` [B] (log-probability of the action) and `value`
-            [B] (prediction of the critic).
+            The empty carry; actions [B, A]; and two extra outputs (`Trajectory.extras`): `logprob` [B], the
+            log-probability of the action, and `value` [B], the prediction of the critic.
         """
         policy, value = self(obs)
         action = policy.mode() if greedy else policy.sample(self.head.noise(len(value), rng))

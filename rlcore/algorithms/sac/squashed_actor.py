@@ -71,8 +71,8 @@ class SquashedActor(nn.Module):
             greedy: choose the mode of the policy instead of sampling.
 
         Returns:
-            The empty carry; actions [B, A] before the tanh; and the extra `logprob` [B] (log-probability of the
-            action).
+            The empty carry; actions [B, A] before the tanh; and an extra output (`Trajectory.extras`): `logprob` [B],
+            the log-probability of the action.
         """
         policy = self(obs)
         action = policy.mode() if greedy else policy.sample(self.head.noise(len(is_first), rng))

@@ -1,1 +1,1 @@
-"""Suites, which are families of environments: their ids, install extras, and code to create, save and restore them."""
+"""Suites, which are families of environments: their ids, packages, and code to create, save and restore them."""

@@ -81,8 +81,9 @@ class Suite(Protocol):
 
     Attributes:
         name: name of the suite in the table of `shepherd envs`.
-        extra: pip extra of this project that installs the suite's packages; "" if they are always installed.
-        requires: module whose presence shows that the extra is installed; "" if no module is needed.
+        extra: name of the optional dependencies of this project (pip extra) that install the suite's packages; "" if
+            the packages are always installed.
+        requires: module whose presence shows that these packages are installed; "" if no module is needed.
         packages: possible names of the package that contains the game or physics engine. The environment card records
             the version of the first one that is installed.
         note: description of the suite in one line, for the table of `shepherd envs`.

@@ -90,8 +90,8 @@ class EpisodicVectorEnv(ABC):
     def _advance(self, action: np.ndarray | None, seeds: dict[int, int | None], rows: ArrivalArrays) -> list[int]:
         """Reset the environments in `seeds`, step all other environments, and write the results to the arrays `rows`.
 
-        If a step fails and the environment can be restarted, the implementation calls `_note_failures`, marks the
-        episode as truncated, and writes no observation.
+        If a step fails and the environment can be restarted, the implementation calls `_note_failures`, sets
+        `truncated` to true for the episode, and writes no observation.
 
         Args:
             action: actions [B, ...]; None if all environments are reset.
@@ -286,7 +286,7 @@ class EpisodicVectorEnv(ABC):
         identical results.
 
         Returns:
-            The last time step, in which unfinished episodes are marked as truncated; the caller uses it instead of the
+            The last time step, in which `truncated` is true for unfinished episodes; the caller uses it instead of the
             one that `step` returned. With other tiers, the last time step without changes. None before `reset`.
         """
         if self.tier != "boundary" or self._last is None:

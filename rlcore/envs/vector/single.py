@@ -121,7 +121,7 @@ class SingleEnv:
             self.env, self.used = self.build(), False
 
     def _note_failure(self, call: str, error: BaseException, action: Any = None) -> None:
-        """Count a failure and mark the environment for a restart.
+        """Count a failure, and remember that the environment must be restarted.
 
         Raise EnvironmentFault if no restart is allowed, or if a restart cannot help, because the environment does not
         follow the Gymnasium API.

@@ -310,7 +310,9 @@ def test_write_back_refuses_unknown_extras(extras: Any, only: str) -> None:
     oracle, replay = Oracle(0), make_replay(Sequences(2), extras=extras)
     replay.extend(*oracle.steps(5))
     (batch,) = sample_batches(replay, 1)
-    with pytest.raises(ValueError, match=rf"^z: not among the extras of this buffer \({only}\)$"):
+    with pytest.raises(
+        ValueError, match=rf"^write_back: z: must be names in the argument `extras` of this replay buffer \({only}\)$"
+    ):
         batch.write_back({"z": torch.zeros(batch.places.shape)})
 
 

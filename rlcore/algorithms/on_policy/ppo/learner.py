@@ -67,7 +67,7 @@ class PPOSamples(NamedTuple):
 
 
 def policy_loss(ratio: Tensor, advantage: Tensor, clip_coef: float, dual_clip: float | None = None) -> Tensor:
-    """Compute the policy loss of each sample: -L, [N] (eq. 7).
+    """Compute the policy loss of each sample: -L, [N] (arXiv:1707.06347, eq. 7).
 
         L = min(ρ Â, clip(ρ, 1-ε, 1+ε) Â)
 
@@ -82,7 +82,7 @@ def policy_loss(ratio: Tensor, advantage: Tensor, clip_coef: float, dual_clip: f
 
 
 def value_loss(value: Tensor, old_value: Tensor, returns: Tensor, clip_coef: float | None = None) -> Tensor:
-    """Compute the value loss of each sample: (V - R)², [N] (eq. 9). There is no factor ½.
+    """Compute the value loss of each sample: (V - R)², [N] (arXiv:1707.06347, eq. 9). There is no factor ½.
 
     V is the predicted value, V_old the prediction during data collection, and R the return. If a clip range ε is given,
     the loss is the larger of (V - R)² and (V_old + clip(V - V_old, -ε, ε) - R)².
@@ -96,7 +96,10 @@ def value_loss(value: Tensor, old_value: Tensor, returns: Tensor, clip_coef: flo
 
 
 def entropy_loss(entropy: Tensor) -> Tensor:
-    """Return the negative entropy of each sample, [N] in nats (eq. 9); minimizing it encourages exploration."""
+    """Return the negative entropy of each sample, [N] in nats (arXiv:1707.06347, eq. 9).
+
+    Minimizing it encourages exploration.
+    """
     return -entropy
 
 
@@ -112,7 +115,7 @@ def approximate_kl(log_ratio: Tensor) -> Tensor:
 def objective(
     policy: Policy, value: Tensor, batch: PPOSamples, coefs: Mapping[str, float], config: Config
 ) -> tuple[Tensor, Tensor, Metrics]:
-    """Compute the PPO loss (eq. 9) of a minibatch of M samples: policy loss, value loss and entropy bonus.
+    """Compute the PPO loss (arXiv:1707.06347, eq. 9) of M samples: policy loss, value loss and entropy bonus.
 
     Args:
         policy: current policy, a distribution over actions [M, A].
@@ -166,7 +169,7 @@ class Learner(OnPolicyLearner):
 
     @torch.no_grad()
     def samples(self, batch: Batch) -> PPOSamples:
-        """Return the N = T·B samples of a rollout [T, B], with their advantages (eq. 11-12) and returns."""
+        """Return the N = T·B samples of a rollout [T, B], with advantages (arXiv:1707.06347, eq. 11-12) and returns."""
         steps, step = batch.steps, transitions(batch)
         obs, last = self.prepare_obs(batch)
         logprob, value = steps.extras["logprob"], steps.extras["value"]
@@ -221,7 +224,7 @@ class Learner(OnPolicyLearner):
         return logged
 
     def gradient_step(self, minibatches: Sequence[PPOSamples], coefs: Mapping[str, float]) -> Metrics:
-        """Take one gradient step on the PPO loss (eq. 9) of several minibatches, and return the means to log.
+        """Take one gradient step on the PPO loss of several minibatches (arXiv:1707.06347, eq. 9); return means to log.
 
         If the KL divergence between old and new policy on these minibatches exceeds 1.5 times `target_kl`, the step is
         skipped and the returned metric `stop` is true.
@@ -238,7 +241,7 @@ class Learner(OnPolicyLearner):
         return metrics | {"Info/grad_norm": self.optimizer.apply(unless=stop), "stop": stop}
 
     def loss(self, batch: PPOSamples, coefs: Mapping[str, float]) -> tuple[Tensor, Tensor, Metrics]:
-        """Compute the PPO loss (eq. 9) of a minibatch.
+        """Compute the PPO loss (arXiv:1707.06347, eq. 9) of a minibatch.
 
         Return the loss summed over samples, the sum of the sample weights, and the means to log.
         """

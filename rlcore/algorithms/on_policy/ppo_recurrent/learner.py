@@ -145,8 +145,9 @@ class Agent(ActorCritic):
             greedy: choose the most likely action instead of sampling.
 
         Returns:
-            The next carry; actions [B, A]; and the extras `logprob` [B] (log-probability of the action), `value` [B]
-            (prediction of the critic) and the tensors of the argument `carry`, which training needs.
+            The next carry; actions [B, A]; and extra outputs (`Trajectory.extras`): `logprob` [B], the log-probability
+            of the action, `value` [B], the prediction of the critic, and the tensors of the argument `carry`, which
+            training needs.
         """
         policy, value, after = self.unroll(Seen(obs, is_first, carry))
         action = policy.mode() if greedy else policy.sample(self.head.noise(len(value), rng))

@@ -101,7 +101,7 @@ RAM_STATES: Mapping[int, str] = {100: "stage", 101: "timer", **dict(enumerate(_O
 @functools.cache
 def messages() -> Any:
     """Return a namespace of the message classes; raise ImportError if protobuf is missing."""
-    # Imported here, because the import takes 60 ms and only the extra `diambra` installs the package.
+    # Imported here, because the import takes 60 ms and the package is an optional dependency (pip extra `diambra`).
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
     file = descriptor_pb2.FileDescriptorProto(name="shepherd/diambra.proto", package="shepherd.diambra")
