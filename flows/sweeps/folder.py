@@ -94,18 +94,23 @@ class SweepFolder:
         return self.plan_file.exists()
 
     def read(self) -> SweepPlan:
-        """Return the plan of the sweep, read from sweep.json."""
+        """Return the plan of the sweep, read from sweep.json; raise UserError if the file is damaged."""
         noted = self._read_note()
-        config = build(SweepConfig, noted["config"], "sweep.")
-        pace = TrialIntervals(**noted["pace"]) if noted["pace"] else None
-        return SweepPlan(
-            config,
-            noted["base"],
-            [_dimension(values) for values in noted["space"]],
-            pace,
-            noted["default"],
-            noted["outside"],
-        )
+        try:
+            config = build(SweepConfig, noted["config"], "sweep.")
+            pace = TrialIntervals(**noted["pace"]) if noted["pace"] else None
+            space = [_dimension(values) for values in noted["space"]]
+            return SweepPlan(config, noted["base"], space, pace, noted["default"], noted["outside"])
+        except UserError as error:
+            raise UserError(f"{self.plan_file}: {error}; {self._fix}") from None
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise UserError(
+                f"{self.plan_file}: damaged, not the plan of a sweep ({type(error).__name__}); {self._fix}"
+            ) from None
+
+    @property
+    def _fix(self) -> str:
+        return f"copy it from <log_root>/sweeps/{self.name}, or move {self.path} away"
 
     @property
     def id(self) -> str:
@@ -235,10 +240,11 @@ class SweepFolder:
         return is_taken(self.path / "lock") or is_held_elsewhere(self.lease)
 
     def _read_note(self) -> dict[str, Any]:
-        fix = f"copy it from <log_root>/sweeps/{self.name}, or move {self.path} away"
-        note = read_mapping(self.plan_file, fix, ("id", "runs", "config"))
+        note = read_mapping(self.plan_file, self._fix, ("id", "runs", "config"))
         if note.get("format") != FORMAT:
             raise UserError(f"{self.plan_file}: this sweep {describe_other_format(note.get('format'), FORMAT)}")
+        if wrong := next((key for key in ("id", "runs") if not isinstance(note[key], str)), None):
+            raise UserError(f"{self.plan_file}: damaged, {wrong} has a wrong type; {self._fix}")
         return note
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
@@ -265,8 +266,7 @@ def _trials(folder: SweepFolder, plan: SweepPlan, study: Study | None) -> list[d
 def _status(folder: SweepFolder, plan: SweepPlan, study: Study | None) -> dict[str, Any]:
     rows = _trials(folder, plan, study)
     best = study and study.best()
-    fix = f"remove it and run `shepherd sweep resume {folder.name}` to repeat the confirmation"
-    confirmed = read_mapping(folder.confirmed, fix, ("trial",)) if folder.confirmed.exists() else None
+    confirmed = _read_confirmed(folder) if os.path.lexists(folder.confirmed) else None
     if confirmed and (best is None or confirmed["trial"] != best.number):
         confirmed = None  # the confirmation of an earlier winner
     whole = [row["policy_steps"] for row in rows if row["state"] == "complete"]
@@ -283,6 +283,16 @@ def _status(folder: SweepFolder, plan: SweepPlan, study: Study | None) -> dict[s
         "trial_0": describe_outside(plan),
         "lost": None if study else _tell_rest(folder, plan),
     }
+
+
+def _read_confirmed(folder: SweepFolder) -> dict[str, Any]:
+    """Read confirmed.json, the result of the confirmation runs; raise UserError if it is damaged."""
+    fix = f"remove it and run `shepherd sweep resume {folder.name}` to repeat the confirmation"
+    confirmed = read_mapping(folder.confirmed, fix, ("trial", "seeds", "words"))
+    for key, expected in (("trial", int), ("seeds", list), ("words", str)):
+        if not isinstance(confirmed[key], expected):
+            raise UserError(f"{folder.confirmed}: damaged, {key} has a wrong type; {fix}")
+    return confirmed
 
 
 def _tell_rest(folder: SweepFolder, plan: SweepPlan) -> str | None:

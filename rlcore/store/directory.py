@@ -143,10 +143,7 @@ class RunDirectory:
         Raises:
             UserError: the file is damaged, or an incompatible version of Shepherd created the run.
         """
-        fix = "restore it from a copy, or move the run's folder away"
-        found = read_record(self.identity, fix, ("run_id",))
-        if not isinstance(found.get("format", FORMAT), int):
-            raise UserError(f"{self.identity}: damaged, format has a wrong type; {fix}")
+        found = read_record(self.identity, "restore it from a copy, or move the run's folder away", ("run_id",))
         if found.get("format") != FORMAT:
             raise UserError(f"{self.path}: this run {describe_other_format(found.get('format'), FORMAT)}")
         return found

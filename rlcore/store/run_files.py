@@ -47,6 +47,8 @@ def describe_other_format(found: Any, ours: int) -> str:
             f"was written by a newer version of Shepherd (format {found}, this version reads {ours}); "
             "use the newer version"
         )
+    if found is not None and not isinstance(found, int):
+        return "is damaged, because its format is not a number; restore it from a copy"
     return "was written by Shepherd 0.1.0, which this version cannot read; train again with this version"
 
 

@@ -64,5 +64,5 @@ def test_status_of_finished_sweep_names_no_command(tmp_path: Path) -> None:
     drive(confirmed)
     found = status(confirmed)
     assert found["go_on"] == confirmed.resume_command  # the confirmation is missing
-    write_json(confirmed.confirmed, {"trial": found["best"]["number"], "words": "better"})
+    write_json(confirmed.confirmed, {"trial": found["best"]["number"], "seeds": [], "words": "better"})
     assert status(confirmed)["go_on"] is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from flows.sweeps.folder import SweepFolder
 from flows.sweeps.study import Study
 from flows.sweeps.sweep_report import status
 from rlcore.errors import RunError, UserError
+from rlcore.store.directory import write_json
 from tests.flows.sweeps.fake import drive, make_sweep
 
 FEW = ["sweep.trials=3", "sweep.batch=2", "sweep.sampler=random", "sweep.confirm_seeds=0"]
@@ -78,6 +80,33 @@ def test_study_there_returns_none_without_study(ended: SweepFolder) -> None:
 def test_status_refuses_damaged_database(ended: SweepFolder) -> None:
     (ended.path / "study.db").write_bytes(b"no database" * 1000)
     with pytest.raises(UserError, match=r"cannot be read \(file is not a database\); after .*sweep resume mine$"):
+        status(ended)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("format", "x"),
+        ("runs", 7),
+        ("config", {"trials": "x"}),
+        ("config", [1]),
+        ("space", [7]),
+        ("space", None),
+        ("pace", {"a": 1}),
+    ],
+)
+def test_read_refuses_plan_with_wrong_type(ended: SweepFolder, key: str, value: object) -> None:
+    plan = json.loads(ended.plan_file.read_text())
+    write_json(ended.plan_file, plan | {key: value})
+    with pytest.raises(UserError, match=rf"^{ended.plan_file}: .*; .*") as refusal:
+        ended.read()
+    assert "copy it from" in str(refusal.value) or "restore it from a copy" in str(refusal.value)
+
+
+@pytest.mark.parametrize("change", [{"trial": "x"}, {"words": 7}, {"seeds": None}])
+def test_status_refuses_confirmation_with_wrong_type(ended: SweepFolder, change: dict[str, object]) -> None:
+    write_json(ended.confirmed, {"trial": 0, "seeds": [], "words": "better"} | change)
+    with pytest.raises(UserError, match=rf"^{ended.confirmed}: damaged, {next(iter(change))} .*; remove it and run"):
         status(ended)
 
 
