@@ -139,8 +139,13 @@ def _of_earlier_winner(run: RunDirectory) -> bool:
     report = place.parent / "report.json"
     if not re.fullmatch(r"winner_\d+", place.name) or not report.exists():
         return False
-    best = read_mapping(report, "remove it and run `shepherd sweep status`, which writes it again").get("best")
-    return best is not None and place.name != f"winner_{best['number']:04d}"
+    fix = "remove it and run `shepherd sweep status`, which writes it again"
+    best = read_mapping(report, fix).get("best")
+    if best is None:
+        return False
+    if not isinstance(best, dict) or not isinstance(best.get("number"), int):
+        raise UserError(f"{report}: damaged, best is not a trial with a number; {fix}")
+    return place.name != f"winner_{best['number']:04d}"
 
 
 def _group(run: RunDirectory) -> str | None:

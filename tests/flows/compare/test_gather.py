@@ -57,6 +57,15 @@ def test_gather_sweep_selects_runs_of_current_winner(root: Path) -> None:
     }
 
 
+@pytest.mark.parametrize("best", [7, [1], {"number": "x"}, {}])
+def test_gather_names_damaged_sweep_report(root: Path, best: object) -> None:
+    sweep = root / "sweeps" / "first"
+    group_of(sweep / "winner_0004", "first-winner", [1.0])
+    write_json(sweep / "report.json", {"best": best})
+    with pytest.raises(UserError, match=r"report.json: damaged, best is not a trial with a number; remove it and run"):
+        gather(["first-winner"], "runs")
+
+
 @pytest.mark.slow
 def test_gather_reads_deleted_run_from_mlflow(root: Path, home: Path) -> None:
     here = finished_run(root / "here", "a", 1, 90.0, exp_name="carts")
