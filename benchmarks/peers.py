@@ -166,7 +166,7 @@ def main() -> None:
 def state() -> str:
     """Return a description of the machine: CPU, Python version, and load average of the last five minutes.
 
-    The benchmark itself adds 1 to the load.
+    The benchmark adds 1 to the load, because it is a running process.
     """
     processor = next(
         (line.partition(": ")[2] for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),

@@ -22,9 +22,8 @@ OTHERS = 0o007  # permissions of users other than the owner and the group
 DOTENV_PREFIXES = ("SHEPHERD_", "MLFLOW_", "PREFECT_")
 DOTENV_NAMES = ("SHEEPRL_SEARCH_PATH", "DIAMBRA_ENVS")
 DATABASE = "SHEPHERD_DATABASE_URL"
-# The folder with the sockets of the fork server and of the process that copies event logs to MLflow.
-# A process that drives many runs sets it for its
-# child processes.
+# The folder with the sockets of the fork server and of the process that copies event logs to MLflow. A process that
+# drives many runs sets it for its child processes.
 WARM = "SHEPHERD_WARM"
 _derived: set[tuple[str, str]] = set()  # variables and values that this process has set itself
 
@@ -240,7 +239,8 @@ def configure_environment() -> None:
 def read_dotenv() -> None:
     """Set environment variables of this project from the file `.env`; variables that are already set are not changed.
 
-    The file is read from the working directory and from the project's home folder; the former has precedence.
+    The file is read from the working directory and from the project's home folder. If both files set a variable, the
+    value from the working directory is used.
     """
     from dotenv import dotenv_values
 

@@ -218,8 +218,9 @@ def _is_there(package: str) -> bool:
 def bringing(module: str) -> list[str]:
     """Return the plugins that must be imported so that a module, and what it registers, is available.
 
-    These are the named plugins of which the module is a part. If it is part of none, any plugin could import it, and
-    the result is all named plugins. For a module of rlcore, the result is [].
+    Only plugins that the user has named are considered. If the module is a part of some of them, the result is these
+    plugins. If it is a part of none, any of them could import it, and the result is all of them. For a module of
+    rlcore, the result is [].
     """
     if module.partition(".")[0] == __name__.partition(".")[0]:
         return []
@@ -227,7 +228,7 @@ def bringing(module: str) -> list[str]:
 
 
 def require(modules: Iterable[str] | str) -> None:
-    """Raise UserError if the user has not named all plugins with which a run or model was created.
+    """Raise UserError if the user has not named all plugins that a run or model needs.
 
     These plugins are not imported automatically. Otherwise a file could make this program execute code.
     """

@@ -72,7 +72,7 @@ class Agent(Protocol):
     type of the action distribution, and a torch.Generator for the initial weights.
 
     The optional attribute `keys` lists the observation keys that the agent reads; without it, all keys are passed. The
-    optional attribute `history` declares keys of which the agent also sees past observations (`rlcore.data.history`).
+    optional attribute `history` declares keys whose past observations the agent also sees (`rlcore.data.history`).
     """
 
     def initial(self, batch_size: int) -> Carry:

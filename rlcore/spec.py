@@ -222,7 +222,7 @@ class EnvSpec:
         return together | ~together.any(1)[:, None]
 
     def windows(self, keys: Iterable[str]) -> dict[str, Window]:
-        """Return key -> window, for those of `keys` of which the agent also sees past observations."""
+        """Return key -> window, for those keys in `keys` whose past observations the agent also sees."""
         return {key: window for key in keys if (window := self.obs[key].window) is not None}
 
     def to_json(self) -> dict[str, Any]:

@@ -194,7 +194,7 @@ class Context:
         fabric: device and precision.
         ranks: the processes that train together.
         num_envs: B, number of environments of this rank.
-        compiler: settings with which acting and gradient steps are compiled; None: they are not compiled.
+        compiler: settings for compiling acting and gradient steps; None: they are not compiled.
     """
 
     config: Any

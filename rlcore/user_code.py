@@ -55,7 +55,7 @@ def is_failure(error: BaseException) -> bool:
 
 
 def explain_exit(error: BaseException) -> str:
-    """Return an error message for an exception, such as SystemExit, by which user code would have ended this process.
+    """Return an error message for an exception of user code that would have ended this process, such as SystemExit.
 
     The message contains the file and line that raised the exception.
     """

@@ -99,8 +99,8 @@ def translate(typed: Sequence[str]) -> CommandLine:
     if (settings := find_fabric_run_settings()) is not None:
         line = CommandLine([command or "train", *words, *settings])
         raise UserError(
-            f"LT_CLI_USED is set, so `fabric run` started this process; shepherd starts its processes itself, type "
-            f"`{line}`"
+            "LT_CLI_USED is set, so `fabric run` started this process; shepherd starts the processes of all ranks "
+            f"without `fabric run`: type `{line}`"
         )
     if command in ("evaluate", "enjoy"):
         return _evaluation(command, words)

@@ -99,7 +99,7 @@ def evaluation(cfg: Mapping[str, Any], episodes: int) -> None:
 def refuse_import() -> None:
     """Raise UserError if a script that calls `run` at its top level is imported as a plugin.
 
-    Such a script would start itself again.
+    The import would execute `run`, which starts the script again.
     """
     if (module := plugins.importing()) is not None:
         raise UserError(

@@ -134,8 +134,8 @@ def next_commands(run: RunDirectory, drawn: bool = True) -> list[str]:
 def without_tracebacks() -> Iterator[None]:
     """Context manager that keeps Prefect's tracebacks off the terminal; Prefect's history still has them.
 
-    The command prints the error message itself. Enter this context after the import of Prefect, which creates the
-    log handlers.
+    The command prints the error message without a traceback. Enter this context after the import of Prefect, which
+    creates the log handlers.
     """
     handlers = logging.getLogger().handlers + logging.getLogger("prefect").handlers
 

@@ -23,7 +23,7 @@ LATE_TRAINING = f"mean return of the last logged training episodes (the last ten
 
 @dataclass(frozen=True)
 class Measure:
-    """Definition of the value and of the learning curve by which runs are compared.
+    """Definition of the value and the learning curve of a run, for the comparison of runs.
 
     All runs of a comparison use the same definition.
 

@@ -161,7 +161,7 @@ def add_class_names(config: DictConfig) -> None:
 
 
 def _class_of(kind: str, name: str) -> str | None:
-    """Return the class or function by which SheepRL's files specify an environment, optimizer or logger.
+    """Return the class or function that specifies an environment, optimizer or logger in SheepRL's files.
 
     Args:
         kind: "env", "optimizer" or "logger".
@@ -218,7 +218,7 @@ def _targets(value: Any, prefix: str = "") -> Iterator[tuple[str, Tree]]:
 def _look_up(key: str, value: Any, table: Collection[str]) -> str:
     """Return the name for a class string in a table; raise UserError if the table does not contain the string.
 
-    If the table has no names, but is only a list of allowed strings, return the string itself.
+    If the table has no names, but is only a list of allowed strings, return the class string.
     """
     if isinstance(value, str) and value in table:
         return table[value] if isinstance(table, Mapping) else value
@@ -303,7 +303,7 @@ def _env(node: Tree, place: str) -> None:
 
 
 def _unwrap(wrapper: Tree, env_id: Any, place: str) -> None:
-    """Move the arguments of a nested environment, in the key `env` of `wrapper`, to `wrapper` itself.
+    """Move the arguments of a nested environment from the key `env` of the mapping `wrapper` to this mapping.
 
     Raises UserError if the id of the nested environment differs from `env_id`. `place` is the dotted key of the nested
     environment, for the message.

@@ -76,7 +76,7 @@ def default_names() -> dict[str, str]:
 
 
 def load(choices: Sequence[str], groups: Mapping[str, Sequence[str]]) -> DictConfig:
-    """Compose config files with Hydra. Interpolations are not resolved, and the keys of Hydra itself are removed.
+    """Compose config files with Hydra. Interpolations are not resolved, and the keys of the group `hydra` are removed.
 
     Args:
         choices: overrides that choose the files, such as "exp=ppo" and "env=atari"; `exp` is required.
@@ -133,7 +133,7 @@ def _put_together(choices: tuple[str, ...], folders: tuple[Path, ...], stamps: f
 
 
 def _stamps() -> frozenset[Stamp]:
-    """Return the path, modification time and size of each config file, by which changed files are detected."""
+    """Return the path, modification time and size of each config file, to detect changed files."""
     files = (file for folder in config_folders() for file in folder.rglob("*.y*ml"))
     return frozenset((str(file), (now := file.stat()).st_mtime_ns, now.st_size) for file in files)
 

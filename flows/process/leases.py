@@ -110,9 +110,9 @@ class _Lease:
             logged = bool(refusal)
             while not self._take(client):
                 if refusal and time.monotonic() > deadline:
-                    raise UserError(f"{self._holder()} {refusal}")
+                    raise UserError(f"a process on {self._host()} {refusal}")
                 if not logged:
-                    log.warning("%s: waiting for %s, which has this lock", self._name, self._holder())
+                    log.warning("%s: waiting for a process on %s, which has this lock", self._name, self._host())
                     logged = True
                 time.sleep(ASK_EVERY)
 
@@ -194,8 +194,8 @@ class _Lease:
         if noted.get("host") == socket.gethostname():
             client.release_concurrency_slots_with_lease(UUID(noted["lease"]))
 
-    def _holder(self) -> str:
-        return f"a process on {_read_note(self._note).get('host', 'another machine')}"
+    def _host(self) -> str:
+        return str(_read_note(self._note).get("host", "another machine"))
 
 
 def _read_note(note: Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Lock files, with which processes exclude each other. The operating system releases a lock when its process ends."""
+"""Lock files: only one process at a time can lock a file. The system releases the lock when this process ends."""
 
 from __future__ import annotations
 

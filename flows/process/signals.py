@@ -32,9 +32,9 @@ FAREWELL = "shepherd: interrupted"
 class TrainingInterrupted(KeyboardInterrupt):
     """Exception that is raised when a signal interrupts training. The command then exits with code 130.
 
-    The state of the training is saved. A subclass of KeyboardInterrupt is needed. If a KeyboardInterrupt itself passes
-    through `exec` (which dataclasses and named tuples use), Python remembers it and later ends by SIGINT instead of
-    with the exit code, even if the exception was caught.
+    The state of the training is saved. A subclass is used instead of KeyboardInterrupt, because of an effect of `exec`,
+    which dataclasses and named tuples use: if a KeyboardInterrupt passes through it, Python remembers this and later
+    ends by SIGINT instead of with the exit code, even if the exception was caught.
     """
 
 

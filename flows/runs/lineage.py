@@ -73,7 +73,7 @@ def core_hash() -> str:
 def lineage(run: RunDirectory) -> dict[str, Any]:
     """Return the lineage of a model: run_id, config_hash, commit, dirty, lock_hash, host, plugins, dataset_digest.
 
-    Code, libraries and plugins are those with which the run was created, not those of the calling process.
+    Code, libraries and plugins are those of the process that created the run, not those of the calling process.
     """
     identity = run.read_identity()
     return {

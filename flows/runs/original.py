@@ -40,7 +40,7 @@ class ReproductionMismatch(RunError):
 
 @dataclass(frozen=True)
 class Original:
-    """Original run with which a reproduction is compared; stored as original.json in the reproduction's folder.
+    """Original run of a reproduction, to which it is compared; stored as original.json in the reproduction's folder.
 
     Attributes:
         source: the original as the user named it: a run directory or a models:/ URI.
@@ -73,8 +73,8 @@ def restore(source: str, run_dir: str = "") -> RunDirectory:
         The run directory of the reproduction, with `original.json`.
 
     Raises:
-        UserError: If the original has no checkpoint to compare with, or if the initial weights, checkpoint or dataset
-            with which it started are missing or have changed.
+        UserError: If the original has no checkpoint to compare with, or if the files from which it started (initial
+            weights, checkpoint or dataset) are missing or have changed.
     """
     begun = RunDirectory(Path(run_dir).absolute())
     if run_dir and (begun.path / NOTE).exists() and Original.of(begun).source == source and not _is_ended(begun):
@@ -112,7 +112,7 @@ def _find(source: str, downloads: Path) -> tuple[Original, Path]:
 
 
 def _read_lineage(run: RunDirectory) -> dict[str, Any]:
-    lineage = read_mapping(run.lineage, "give the folder of the run itself", ("checkpoints",))
+    lineage = read_mapping(run.lineage, "give the folder of the run, not a copy of some of its files", ("checkpoints",))
     if lineage.get("format") != FORMAT:
         raise UserError(f"{run.lineage}: this lineage {describe_other_format(lineage.get('format'), FORMAT)}")
     return lineage

@@ -49,8 +49,8 @@ log = logging.getLogger(__name__)
 def follow_params(run_dir: str, params: str, overrides: Sequence[str], stage: str) -> RunDirectory:
     """Return the run in the folder `run_dir`, after applying the config of a parameter file.
 
-    If the folder has no run, a run is created. If it has a run with which the config is compatible, the config of that
-    run is updated. Otherwise the run is stale: it is moved to `set_aside/`, and a new run is created.
+    If the folder has no run, a run is created. If it has a run that can continue with the new config, the config of
+    that run is updated. Otherwise the run is stale: it is moved to `set_aside/`, and a new run is created.
 
     Raises a `UserError`, without changing any file, if a parameter is invalid, or if the run is stale and `stage` is
     not in MAY_SET_ASIDE.
@@ -116,7 +116,7 @@ def _train_again(run_dir: str, params: str, overrides: Sequence[str]) -> str:
 def _with_known_source(
     run: RunDirectory, config: RunConfig, values: dict[str, Any]
 ) -> tuple[RunConfig, dict[str, Any]]:
-    """Return the config with `init_from` set to the local folder of the weights with which the run was created.
+    """Return the config with `init_from` set to the local folder that contains the initial weights of the run.
 
     The value of `init_from` may be a registry alias, which may now refer to another version. If the value has changed
     since the run was created, the config is returned unchanged.

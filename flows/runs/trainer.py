@@ -85,7 +85,9 @@ class TrainerProcess:
         return self._until("evaluation")
 
     def call(self, function: str, *arguments: Any) -> Any:
-        """Call a function in the trainer's process and raise its exceptions here. This works before `begin` too.
+        """Call a function in the trainer's process; its exceptions are raised in this process.
+
+        This works before `begin` too.
 
         Args:
             function: name of the function, as "module.name". Its first parameter is a callback that sends events to

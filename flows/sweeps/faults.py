@@ -36,8 +36,8 @@ class Faults:
     def again(self) -> int | None:
         """Return the number of the next trial to retry after a machine fault; None if there is none.
 
-        Call this only while no trial is running. The retried trial then has the memory of the machine for itself, which
-        helps if several trials together used too much memory.
+        Call this only while no trial is running. The retried trial can then use all memory of the machine, which helps
+        if several trials together used too much memory.
         """
         if self.full or not self._again:
             return None

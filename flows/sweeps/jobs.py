@@ -12,7 +12,7 @@ from flows.sweeps.trial import TrialRun
 from rlcore.errors import DiskFault, MachineFault, OutOfMemory, ProcessKilled, machine_fault
 
 FAULTS: dict[str, type[MachineFault]] = {kind.__name__: kind for kind in (DiskFault, OutOfMemory, ProcessKilled)}
-DEATHS = 3  # a job whose workers die this often is not tried again: the job itself is assumed to be the cause
+DEATHS = 3  # a job whose workers die this often is not tried again, because the job is probably the cause
 
 
 class End(NamedTuple):

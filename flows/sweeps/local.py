@@ -143,9 +143,9 @@ def _train(hands: LocalExecutor, job: Job) -> Any:
 
 
 def _note_pruned(training: TrialRun) -> None:
-    """Record in a run's event log and summary that it was pruned, unless the run has recorded this itself.
+    """Record in a run's event log and summary that it was pruned, unless they already contain this.
 
-    The record is missing if the sweep was killed after the pruner's decision.
+    They do not contain it if the sweep was killed after the pruner's decision.
     """
     if training.state == "begun":
         note_end(training.run, Boundary(training.policy_steps, (), False, "pruned"))

@@ -146,7 +146,7 @@ def _experiment(client: MlflowClient, name: str, uri: str) -> str:
         # A server on this SQLite file stores the files of this experiment, but now the file is opened without a server.
         return _experiment(client, f"{name} (no server)", uri)
     if experiment is None:
-        # A server chooses the location of files itself; for the project's own store it is chosen here.
+        # An MLflow server chooses the location of files. Without a server, this code chooses it.
         location = f"{artifact_root()}/{name.replace('/', '-')}" if uri.startswith("sqlite:") else None
         try:
             return client.create_experiment(name, artifact_location=location, tags={KIND: TRAINING, VIEW: view()})

@@ -61,10 +61,10 @@ def file_of(uri: str) -> Path | None:
 
 
 def connect(uri: str) -> MlflowClient:
-    """Return a client of an existing MLflow store. If it is a locked SQLite file, wait for the lock.
+    """Return a client of an existing MLflow store (SQLite file, database or server).
 
-    Raises a `MachineFault` if the file is still locked after 120 s. MLflow itself would end after a few seconds with an
-    SQL error.
+    If a locked SQLite file is the store, wait for the lock. Raises a `MachineFault` if the file is still locked after
+    120 s. Without the wait, MLflow would end after a few seconds with an SQL error.
     """
     file = file_of(uri)
     if file is not None and (error := wait_for_database(file, PATIENCE)):
@@ -76,10 +76,10 @@ def connect(uri: str) -> MlflowClient:
 
 
 def reachable_store(uri: str) -> MlflowClient:
-    """Return a client of an MLflow store. An SQLite file is created if it does not exist.
+    """Return a client of an MLflow store (SQLite file, database or server). A missing SQLite file is created.
 
-    Raises a `UserError` if the store is a server that does not answer. MLflow itself would wait for minutes and end
-    with a traceback.
+    Raises a `UserError` if the store is a server that does not answer. Without this check, MLflow would wait for
+    minutes and end with a traceback.
     """
     # MLflow reports errors that the server returns.
     if is_server(uri) and (reason := unreachable(f"{uri.rstrip('/')}/health", any_answer=True)):

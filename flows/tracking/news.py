@@ -72,7 +72,7 @@ class NewEvents:
         return itertools.chain.from_iterable(self.moments())
 
     def everything(self) -> NewEvents:
-        """Return a reader that has read the complete log from the first event; it may be this reader itself."""
+        """Return a reader that has read the complete log: this one if it began at the first event, else a new one."""
         return self if self.whole else NewEvents(self.run).read()
 
     def note(self, path: Path) -> None:
@@ -80,7 +80,7 @@ class NewEvents:
         self._files[path] = _file_state(path)
 
     def is_unchanged(self, path: Path) -> bool:
-        """Return True if a file exists and has not been changed since this process called `note` for it."""
+        """Return True if a file exists and has not been changed since this process passed its path to `note`."""
         return path.exists() and self._files.get(path) == _file_state(path)
 
 

@@ -25,7 +25,7 @@ OURS = re.compile(rf"{BEGIN}\n(?:[^\0]*?{END}\n|(?:(?:{'|'.join((*NAMES, DATABAS
 
 
 def client_variables(prefect: str, mlflow: str, password: str) -> dict[str, str]:
-    """Return the environment variables with which clients connect to the Prefect and MLflow servers of `make up`.
+    """Return environment variables that make clients connect to the Prefect and MLflow servers of `make up`.
 
     Args:
         prefect: URL of the Prefect server.

@@ -28,8 +28,8 @@ def guard(app: Any, login: str, is_open: Callable[[Any], bool], hint: str = "") 
     Args:
         app: The application to protect.
         login: `user:password` of HTTP basic authentication.
-        is_open: Called with the ASGI scope of a request. Returns True if the request needs no password, or if `app`
-            itself checks the password.
+        is_open: Called with the ASGI scope of a request. Returns True if the guard must not check the password, because
+            the request needs none or `app` checks it.
         hint: Sentence that is added to the answer 401 and describes where the user finds the password.
 
     Returns:

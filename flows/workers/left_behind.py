@@ -44,8 +44,8 @@ async def reschedule(client: PrefectClient, note: str, has: Callable[[UUID], boo
 
     Args:
         client: client of the Prefect server.
-        note: the message.
-        has: called with the id of a flow run; returns True if this worker has claimed it itself.
+        note: the message that contains the worker's name.
+        has: called with the id of a flow run; returns True if this process, not the killed one, has claimed it.
     """
     taken = [run for run in await in_states(client, StateType.PENDING) if run.state and run.state.message == note]
     there = find_local_runs() if taken else set()

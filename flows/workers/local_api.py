@@ -1,6 +1,6 @@
 """Private Prefect server of a single command, for use without the servers of `make up`. It serves only Prefect's API.
 
-A flow always needs Prefect's API. Prefect could start a server for it by itself, but in the terminal's process group.
+A flow always needs Prefect's API. Prefect can start a server for this purpose, but in the terminal's process group.
 Ctrl-C would then end the server before the flow can report its interruption, and the flow would wait a minute for an
 answer. If the flow were killed, that server would keep running.
 

@@ -84,7 +84,7 @@ def prefect_yaml() -> str:
 
 
 def pull_steps() -> list[dict[str, Any]]:
-    """Return the pull steps of the deployments, by which a Prefect worker gets the code before it executes a flow run.
+    """Return the pull steps of the deployments. A Prefect worker executes them to get the code of a flow run.
 
     Usually the worker uses the code of this checkout. If SHEPHERD_REPOSITORY is set, the worker clones the commit of
     this checkout from that repository, so it can be on any machine. In this case, UserError is raised if the checkout

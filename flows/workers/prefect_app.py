@@ -26,7 +26,7 @@ def protected_api(login: str, pages: bool = False) -> Any:
 
     Two kinds of requests need no password in their headers. First, web pages: they contain no data of the user, and ask
     for the password before they request data. Second, websockets: browsers cannot send the header, and some clients of
-    Prefect do not. Prefect itself checks the password in the first message of a websocket.
+    Prefect do not. The code of Prefect checks the password in the first message of a websocket.
 
     Args:
         login: `user:password` that requests must contain.

@@ -93,7 +93,7 @@ def check_servers() -> None:
     """Check that Prefect can be used. A command calls this before it writes anything.
 
     If PREFECT_API_URL is set, that server must answer and accept the password. Otherwise, the command opens the
-    databases itself, so the servers of `make up` must not be using them.
+    databases without a server, so the servers of `make up` must not be using them.
 
     Raises:
         UserError: One of these conditions is not met.

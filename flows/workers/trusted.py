@@ -1,7 +1,7 @@
-"""Security check by which a Prefect worker ensures that a flow run executes only code of this project.
+"""Security check of a Prefect worker: a flow run may execute only code of this project.
 
 A worker reads the deployment of a flow run from Prefect's database. The deployment determines which command and file
-are executed, with which environment variables. An attacker who can write to the database, directly or through a server
+are executed, and the environment variables. An attacker who can write to the database, directly or through a server
 without a password, could therefore execute any command as the worker's user. The worker makes this check before it
 starts a flow run.
 """
@@ -55,7 +55,7 @@ def refusal(deployment: DeploymentResponse | None, job: Mapping[str, Any], usual
 
 
 def _gets_our_code(steps: list[dict[str, Any]] | None) -> bool:
-    """Return True if a deployment's pull steps, by which a worker gets the code, provide only code of this project.
+    """Return True if a deployment's pull steps (they copy the code to a worker) provide only code of this project.
 
     They may select the worker's checkout, or clone the repository in the worker's variable SHEPHERD_REPOSITORY.
     """

@@ -82,7 +82,7 @@ class ReplayConfig(AlgorithmConfig):
 
     @property
     def annealing_keys(self) -> tuple[str, ...]:
-        """Config keys because of which the results of training depend on `total_steps`.
+        """Config keys that make the results of training depend on `total_steps`.
 
         `train_every` is such a key: the gradient steps since the last full interval of `train_every` policy steps are
         taken in an additional update at the end of training.

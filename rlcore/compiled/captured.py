@@ -81,7 +81,7 @@ class Reading(nn.Module):
         """Call the wrapped function with substituted parameters and buffers; the originals are restored afterwards.
 
         `functional_call` of torch does not restore the parameters of a submodule that two modules share, because it
-        replaces them twice. This method therefore restores all parameters itself.
+        replaces them twice. This method therefore restores all parameters after the call.
 
         Args:
             parts: name of a parameter or buffer of this module -> tensor to use instead.

@@ -137,7 +137,7 @@ def runner() -> Callable[[str, int], Any] | None:
 
 
 class Commands:
-    """Replacement for the function with which torch runs the two compile commands and the link command of a build.
+    """Replacement for the function of torch that runs the commands of a build: two compile commands and a link command.
 
     The compile commands are not executed but stored. When the link command follows, one C++ file for `finish` is
     written instead of executing the three commands.

@@ -111,7 +111,7 @@ class AlgorithmConfig:
         return 1
 
     def merge_minibatches(self) -> Self:
-        """Return a copy of the config with which an epoch has a single minibatch.
+        """Return a copy of the config in which an epoch has a single minibatch.
 
         `rlcore.conformance` uses it to test training on several ranks: with one minibatch, two ranks must learn exactly
         what one rank learns from the same data. With several, the minibatches consist of different samples.

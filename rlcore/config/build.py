@@ -247,7 +247,7 @@ def _within(key: str, value: Any, field: dataclasses.Field[Any], annotation: Any
 
 
 def _numbers(value: Any) -> Iterator[int | float]:
-    """Yield the numbers in a value: the value itself, or all numbers in a nested tuple; booleans are skipped."""
+    """Yield the numbers in a value: the value if it is a number, or all numbers in a nested tuple; skip booleans."""
     if isinstance(value, tuple):
         for part in cast("tuple[Any, ...]", value):
             yield from _numbers(part)

@@ -36,7 +36,7 @@ AT_ONCE = 1 << 20  # maximum bytes of the batches that are copied from the buffe
 
 
 class Replay(Buffer):
-    """Replay buffer: a ring buffer of rows, of which the newest `size` of each environment can be sampled.
+    """Replay buffer: a ring buffer of rows. The newest `size` rows of each environment can be sampled.
 
     A row has the observation, reward and flags of a time step, and the action that the agent chose after it. The
     current time step has no action yet. Before rows are sampled or saved, it is written after the newest row, so that

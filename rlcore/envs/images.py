@@ -117,7 +117,7 @@ def luminance(planes: np.ndarray) -> np.ndarray:
 
 
 class FrameStack(gymnasium.Wrapper):
-    """Wrapper that declares how many past frames of each image the agent sees; it does not stack them itself.
+    """Wrapper that declares how many past frames of each image the agent sees; it does not stack the frames.
 
     The observations of this wrapper are still single frames. `rlcore.data.history` stacks the frames when they are read
     from a rollout or replay buffer, so each frame is stored only once.

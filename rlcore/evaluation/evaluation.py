@@ -39,7 +39,7 @@ def episode_limit(config: RunConfig, card: dict[str, Any]) -> int | None:
         card: the environment card (measured properties of the environment).
 
     Returns:
-        The limit. None if the environment itself truncates every episode after this number of actions or earlier.
+        The limit. None if the environment already truncates every episode after this number of actions or earlier.
     """
     own: int | None = card["max_episode_steps"]
     limit = config.evaluation.max_episode_steps

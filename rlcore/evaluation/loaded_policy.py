@@ -165,8 +165,8 @@ class LoadedPolicy:
 
         Args:
             given: observations, key -> [B, ...]. If there is only one key and the policy is feed-forward, this can be
-                the array itself. A recurrent policy also needs `is_first` [B] bool, and the arrays of the carry
-                (recurrent state) that the last call or `initial_carry` returned.
+                an array [B, ...] instead of a dict. A recurrent policy also needs `is_first` [B] bool, and the arrays
+                of the carry (recurrent state) that the last call or `initial_carry` returned.
             greedy: True: the most likely action; False: a sample.
 
         Returns:

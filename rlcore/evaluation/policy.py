@@ -191,7 +191,7 @@ def _description(path: Path, name: str) -> dict[str, Any]:
     if not isinstance(description, dict) or not isinstance(description.get("format"), int):
         raise UserError(f"{name} has no key format with an integer, so it is not a description of a policy")
     if description["format"] != FORMAT:
-        raise UserError(f"{name} {describe_other_format(description['format'], FORMAT)}")
+        raise UserError(f"{name}: this file {describe_other_format(description['format'], FORMAT)}")
     return description
 
 

@@ -25,8 +25,8 @@ class TwoHot:
     Attributes:
         bins: K.
         spacing: "symlog": the bins are spaced equally from -20 to 20, and symlog(x) is encoded (arXiv:2301.04104v1).
-            "symexp": the bins are at the symexp of these positions, and x itself is encoded (arXiv:2301.04104v2,
-            eq. 10-11). The two variants have different losses.
+            "symexp": the bins are at the symexp of these positions, and x is encoded without symlog
+            (arXiv:2301.04104v2, eq. 10-11). The two variants have different losses.
     """
 
     bins: int = 255

@@ -216,7 +216,7 @@ def clip_factors(parts: Sequence[Tensor], max_norm: float) -> list[Tensor]:
 
 
 def adaptive_clip_factors(parts: Sequence[Tensor], parameters: Sequence[Tensor], clip: float) -> list[Tensor]:
-    """Return one factor [] for each part of a gradient, with which adaptive gradient clipping multiplies the part.
+    """Return the factor of each part of a gradient, a scalar tensor. Adaptive clipping multiplies the part by it.
 
     After the multiplication, the norm of a part G is at most clip · max(1e-3, ‖W‖), with the norm of its parameters W
     (Brock et al. 2021, arXiv:2102.06171, eq. 3). As in Dreamer V3's code of 2024, W is a whole tensor; in the paper, W

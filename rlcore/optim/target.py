@@ -20,7 +20,7 @@ class Target:
     """Target network, updated by Polyak averaging: θ' ← θ' + τ (θ - θ') (Lillicrap et al. 2015, arXiv:1509.02971).
 
     Args:
-        module: online network, of which the target network is a copy.
+        module: online network; the target network is a copy of it.
         context: provides device and precision of the target network.
     """
 

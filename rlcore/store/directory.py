@@ -149,7 +149,7 @@ class RunDirectory:
         return found
 
     def read_overrides(self) -> list[str]:
-        """Read the overrides (KEY=VALUE) with which the run was started; [] if the file does not exist."""
+        """Read the overrides (KEY=VALUE) in the command that started the run; [] if the file does not exist."""
         try:
             return self.overrides.read_text().splitlines()
         except FileNotFoundError:

@@ -40,7 +40,7 @@ class PlayedEpisode:
     """Complete episode of n actions, to be written to a Minari dataset.
 
     Attributes:
-        seed: seed with which the environment was reset.
+        seed: seed that was passed to `reset`.
         obs: observations, key -> [n+1, ...].
         action: actions [n, ...], in the format of the environment.
         reward: rewards of the actions, [n] float32.

@@ -135,7 +135,7 @@ def fork(address: Path, module: str, *arguments: str, env: Mapping[str, str], st
 
     Args:
         address: path of the server's socket.
-        module: name of a module, one of those with which the server was started.
+        module: name of a module; it must be one of the modules that the server imported at its start.
         *arguments: command-line arguments of the module.
         env: environment variables of the child.
         stderr: file descriptor to use as stderr of the child.

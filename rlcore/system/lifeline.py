@@ -72,7 +72,7 @@ _children: weakref.WeakSet[subprocess.Popen[bytes]] = weakref.WeakSet()
 
 
 def import_path() -> str:
-    """Return the value of PYTHONPATH with which a child (`python -P`) has the import path of this process."""
+    """Return a value of PYTHONPATH that gives a child process (`python -P`) the import path of this process."""
     return os.pathsep.join(place or os.getcwd() for place in sys.path)
 
 

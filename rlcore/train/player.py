@@ -109,7 +109,9 @@ def _replace(state: Mapping[str, Any], parts: Iterator[Tensor]) -> dict[str, Any
 
 
 def make_behavior_policy(context: Context) -> Any:
-    """Create the policy with which an algorithm collects data, on the device of the context, without its learner.
+    """Create an algorithm's behavior policy (the policy that collects data) without its learner.
+
+    The policy is on the device of the context.
 
     An algorithm whose behavior policy is not its agent has a function `make_behavior_policy(agent, config)` beside
     `build`.

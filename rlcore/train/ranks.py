@@ -27,7 +27,7 @@ KNOWN = {error.__name__: error for error in (UserError, RunError, EnvironmentFau
 class WorkerRanks:
     """Child processes for the ranks 1 to N-1 of a run with N ranks. The constructor starts them.
 
-    There are none if N = 1, or if this process is itself a worker rank.
+    There are no child processes if N = 1, or if this process is one of these ranks (a worker rank).
     """
 
     def __init__(self, run: RunDirectory, config: RunConfig) -> None:

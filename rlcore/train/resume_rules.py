@@ -36,7 +36,7 @@ def refuse_other_config(run: RunDirectory, before: RunConfig, config: RunConfig)
 
     Args:
         run: run directory.
-        before: config with which the run has been trained.
+        before: current config of the run.
         config: the new config.
 
     Raises:

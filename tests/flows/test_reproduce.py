@@ -61,7 +61,7 @@ def api(home: Path) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def mirrored_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs are mirrored once at their end, and in this process, which has imported MLflow already."""
+    """Runs are copied to MLflow once, at their end, and in this process, which has imported MLflow already."""
     monkeypatch.setattr("flows.workers.flow_run.mirror_in_background", lambda run, every=0.0: None)
     monkeypatch.setattr("flows.workers.flow_run.finish_mirror", update_backends)
 

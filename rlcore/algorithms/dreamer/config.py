@@ -100,7 +100,7 @@ class DreamerConfig(ReplayConfig):
                 )
 
     def update_rule(self, settings: OptimizerConfig) -> OptimizerConfig:
-        """Return the settings with which an optimizer is built; a derived config can change them."""
+        """Return the settings from which an optimizer is built; a derived config can change them."""
         return settings
 
     def policy_kind(self, action: ActionSpec, distribution: str) -> str:

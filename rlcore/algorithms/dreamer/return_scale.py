@@ -1,4 +1,4 @@
-"""Scale of returns, by which advantages are divided; computed from moving averages of percentiles of the returns."""
+"""Scale of returns, computed from moving averages of two percentiles. Advantages are divided by this scale."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ class CategoricalLatent:
     Args:
         variables: S; number of variables.
         classes: K; number of classes.
-        unimix: weight of the uniform distribution, with which the distribution of each variable is mixed; 0 = none.
+        unimix: weight of the uniform distribution in the mixture with the distribution of each variable; 0: no mixture.
     """
 
     def __init__(self, variables: int, classes: int, unimix: float) -> None:

@@ -252,7 +252,7 @@ class PercentileConfig:
 
 @dataclass(frozen=True)
 class MomentsConfig:
-    """Config keys of the scale of the returns, by which advantages are divided."""
+    """Config keys of the scale of the returns. Advantages are divided by this scale."""
 
     decay: float = arg(0.99, "decay of the moving average of the scale, per gradient step", low=0, high=1)
     max: float = arg(1.0, "the scale is at least 1 / max, so that small returns are not amplified", above=0)

@@ -93,7 +93,7 @@ class OnPolicyConfig(AlgorithmConfig):
                 raise UserError(f"{prefix}{name}_schedule={list(map(list, points))}: {wrong}")
 
     def _check_values(self, name: str, points: Points, prefix: str) -> str | None:
-        """Return an error message if the coefficient `name` itself does not allow the values of a schedule, else None.
+        """Return an error message if the coefficient `name` does not allow the values of a schedule, else None.
 
         A lower bound that the coefficient must exceed is allowed in a part of the training, because annealing ends at
         0. It is not allowed in all of it.
@@ -154,7 +154,7 @@ class OnPolicyConfig(AlgorithmConfig):
 
     @property
     def annealing_keys(self) -> tuple[str, ...]:
-        """Config keys because of which the results of training depend on `total_steps`.
+        """Config keys that make the results of training depend on `total_steps`.
 
         These are the keys `anneal_*` that are true.
         """

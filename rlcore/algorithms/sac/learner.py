@@ -222,7 +222,7 @@ class Learner(protocols.Learner):
 
         Args:
             batch: the transitions.
-            noise: [N, A]; noise with which the current policy samples the next actions.
+            noise: [N, A]; noise from which the current policy computes the next actions.
             masks: dropout masks of the critics; () if they have no dropout.
             target_masks: dropout masks of the critics for the next observations; () if they have no dropout.
 
@@ -254,7 +254,7 @@ class Learner(protocols.Learner):
 
         Args:
             batch: the transitions.
-            noise: [N, A]; noise with which the policy samples actions.
+            noise: [N, A]; noise from which the policy computes its actions.
             masks: dropout masks of the critics; () if they have no dropout.
 
         Returns:

@@ -66,7 +66,7 @@ class OwnClass(Suite):
         return
 
     def place(self, env_id: str) -> str:
-        """Return `env.wrapper._target_=<name of the class or function>`, with which error messages start."""
+        """Return the start of error messages: `env.wrapper._target_=<name of the class or function>`."""
         return f"{KEY}={self.target}"
 
 
@@ -174,5 +174,5 @@ class OwnWrapper(Suite):
         return self.inner.free_instances(env_id)
 
     def place(self, env_id: str) -> str:
-        """Return `env.wrapper._target_=<name of the wrapper class>`, with which error messages start."""
+        """Return the start of error messages: `env.wrapper._target_=<name of the wrapper class>`."""
         return self.own.place(env_id)

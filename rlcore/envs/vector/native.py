@@ -178,7 +178,7 @@ def _measured() -> dict[str, bool]:
         if isinstance(measured, dict) and all(isinstance(exact, bool) for exact in measured.values()):
             return measured
     raise UserError(
-        f"{MEASURED}={text}: only Shepherd itself sets this variable, to results of a test; remove it from the "
+        f"{MEASURED}={text}: only Shepherd may set this variable, to results of a test; remove it from the "
         "environment and from .env. To disable vectorized environments, set env.vectorization=single"
     )
 

@@ -1,4 +1,4 @@
-"""`shepherd reap` lists and marks the runs whose process died, and no others."""
+"""`shepherd reap` lists the runs whose process died and sets their status `died`; it changes no other run."""
 
 from __future__ import annotations
 

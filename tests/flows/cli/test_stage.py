@@ -1,4 +1,4 @@
-"""Mirror to MLflow during `shepherd stage train`: used for servers, and for long runs in a local database."""
+"""Copy to MLflow during `shepherd stage train`: made for servers, and for long runs in a local database."""
 
 from __future__ import annotations
 

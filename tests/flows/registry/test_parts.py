@@ -178,7 +178,7 @@ def test_load_part_refuses_other_formats(tmp_path: Path, number: str, reason: st
     assert {name: float(x) for name, x in flows.load_part(folder).items()} == {"low": -1.5, "high": 2.5}
     text = (folder / "part.json").read_text()
     (folder / "part.json").write_text(text.replace('"format": 2', f'"format": {number}'))
-    with pytest.raises(UserError, match=f"part.json {reason}"):
+    with pytest.raises(UserError, match=f"part.json: this file {reason}"):
         flows.load_part(folder)
     with pytest.raises(UserError, match="has no part.json, so it is not a single exported component"):
         flows.load_part(run.path)

@@ -1,4 +1,4 @@
-"""Trainers forked from a warm process, compared with fresh ones; the shared mirror."""
+"""Trainers forked from a warm process, compared with fresh ones; the shared process that copies logs to MLflow."""
 
 from __future__ import annotations
 

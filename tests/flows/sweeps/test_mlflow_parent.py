@@ -53,7 +53,7 @@ def parent_of(folder: SweepFolder) -> Any:
 
 
 def trial(folder: SweepFolder, place: str = "trial_0000") -> Any:
-    """Return the MLflow run of a trial, created as by its mirror."""
+    """Return the MLflow run of a trial, created like by the process that copies its event log to MLflow."""
     run = RunDirectory(folder.runs / place / "seed_1")
     if not run.config.exists():
         synthetic_run(run.path, f"{folder.id}-{place}", group=folder.name)

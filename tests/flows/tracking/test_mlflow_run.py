@@ -1,4 +1,4 @@
-"""The MLflow mirror on a real SQLite store: it has every point once, also after kills and concurrent updates."""
+"""Copy of event logs to MLflow in an SQLite file: it has every point once, also after kills and concurrent updates."""
 
 from __future__ import annotations
 
@@ -64,7 +64,10 @@ def expected(first: int, last: int) -> dict[tuple[str, int], list[float]]:
 
 @pytest.fixture(scope="module")
 def mirrored(home: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, RunDirectory]:
-    """Runs mirrored concurrently before a store exists: two by one process each, one by three, one by a killed one."""
+    """Runs whose logs are copied to MLflow at the same time, before its database exists.
+
+    Two runs are copied by one process each, one by three processes, and one by a process that is killed.
+    """
     (home / ".shepherd" / "mlflow.db").unlink(missing_ok=True)
     folder = tmp_path_factory.mktemp("mirrored")
     runs = {name: synthetic_run(folder / name, name) for name in ("a", "b", "together", "killed")}

@@ -329,7 +329,7 @@ def test_compiled_step_reads_replaced_buffer() -> None:
 
 
 class Twice:
-    """Two ranks; the other one has the same gradient and three times the samples."""
+    """Two ranks; the rank that is not this process has the same gradient and three times the samples."""
 
     rank, size = 0, 2
 
