@@ -189,7 +189,7 @@ def _read_part(path: Path) -> Source:
 def _description(path: Path, name: str) -> dict[str, Any]:
     description = read_json((path / name).read_bytes(), name)
     if not isinstance(description, dict) or not isinstance(description.get("format"), int):
-        raise UserError(f"{name} has no key format with an integer, so it is not a description of a policy")
+        raise UserError(f"{name}: this file has no key format with an integer, so it is not a description of a policy")
     if description["format"] != FORMAT:
         raise UserError(f"{name}: this file {describe_other_format(description['format'], FORMAT)}")
     return description
