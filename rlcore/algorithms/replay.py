@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from fractions import Fraction
 
 from rlcore.algorithms.off_policy import ReplayConfig
 from rlcore.data.replay import Replay
 from rlcore.data.samplers import Sampler
+from rlcore.spec import ArraySpec
 from rlcore.types import Context, TrainingSchedule
 
 
-def make_replay(context: Context, sampler: Sampler, rows: int = 0, before: int = 0) -> tuple[Replay, TrainingSchedule]:
+def make_replay(
+    context: Context,
+    sampler: Sampler,
+    rows: int = 0,
+    before: int = 0,
+    extras: Mapping[str, ArraySpec] | None = None,
+) -> tuple[Replay, TrainingSchedule]:
     """Build the replay buffer and the training schedule of an off-policy algorithm.
 
     The buffer returns `algo.replay_ratio` batches per policy step.
@@ -21,6 +29,8 @@ def make_replay(context: Context, sampler: Sampler, rows: int = 0, before: int =
         rows: number of rows (time steps) of each environment that must be stored before the first gradient step.
         before: number of additional rows in front of each sampled sequence. An agent with an observation history (frame
             stacks, past actions) needs them for the first rows of the sequence.
+        extras: agent outputs that are stored with each row and written back by the learner: name -> shape and dtype for
+            one environment.
 
     Returns:
         Replay buffer and training schedule.
@@ -39,6 +49,7 @@ def make_replay(context: Context, sampler: Sampler, rows: int = 0, before: int =
         end=config.budget(width),
         online=context.config.buffer.online,
         before=before,
+        extras=extras,
         device=context.fabric.device if context.config.buffer.on_device else "cpu",
     )
     return replay, TrainingSchedule(config.total_steps, config.collect_length, config.random_steps(width))

@@ -44,7 +44,8 @@ class Replay(Buffer):
 
     No transition starts in the last row of an episode, because the next step only resets the environment. Samplers can
     skip these rows, which are listed in host memory: drawing samples needs no synchronization with the device that
-    stores the rows. Several batches are copied in one operation, up to 1 MiB.
+    stores the rows. Several batches are copied in one operation, up to 1 MiB. If the learner writes back extra outputs
+    of the agent (see `fixed_extras`), each batch is copied after the values of the previous one were written.
 
     Rows also store the extra outputs of the agent that are named in `extras`, such as log-probabilities, and the
     agent's carry (recurrent state) if `carry` is given. The stored values are those at the time of collection; a
@@ -72,7 +73,7 @@ class Replay(Buffer):
             observation history. It must be at least `rows_before(agent.history)`.
         extras: extra outputs of the agent that are stored with each row: name -> shape and dtype for one environment.
         fixed_extras: those names in `extras` that the learner never writes back, such as the log-probability of an
-            action. Only `rlcore.conformance` uses them: it checks that the learner writes back all others.
+            action. `rlcore.conformance` checks that the learner writes back all others.
         carry: `agent.initial(1)` if the learner needs the carry at the start of each sequence; rollouts must then have
             one row. Rows that the agent did not process, such as those of a dataset, are stored with this carry.
         device: device that stores the rows; batches are returned on the learner's device.
@@ -122,7 +123,8 @@ class Replay(Buffer):
         }  # environment data is added with the first rows
         self.row_bytes = row_bytes(context.spec) + sum(map(form_bytes, self._forms.values()))
         self.chunk_rows = chunk_rows(size, self.width * self.row_bytes)
-        self._at_once = max(1, AT_ONCE // (self.batch_rows * self.row_bytes))  # batches per copy
+        written_back = {*self.extras} - {*self.fixed_extras}
+        self._at_once = 1 if written_back else max(1, AT_ONCE // (self.batch_rows * self.row_bytes))  # batches per copy
         self._rings: dict[str, ChunkedRing] = {}
         self._resets = np.zeros(0, bool)  # [slots, B], indexed like the ring buffer: True if the next step only resets
         self._flags: list[np.ndarray] = []  # views [slots, B] of ENDS, if the rows are in host memory
@@ -292,8 +294,8 @@ class Replay(Buffer):
     def batches(self, policy_steps: int) -> Iterator[Batch]:
         """Yield one batch for each gradient step that is due, with sequences [L, N] and the time step [N] after them.
 
-        Several batches are copied from the buffer in one operation. If the learner writes back extra outputs of the
-        agent for one of these batches, the batches that were copied together with it still contain the old values.
+        Several batches are copied from the buffer in one operation, unless the learner writes back extra outputs of the
+        agent. A batch then contains the values that were written back for the batches before it.
 
         Args:
             policy_steps: number of policy steps, over all ranks, that were taken before the newest rollout.

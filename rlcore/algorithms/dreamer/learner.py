@@ -4,12 +4,15 @@ The losses are in the file of each algorithm. Row t of a sequence contains the o
 action, the reward and the end of the step that led to this observation:
 
     t             0      1      2*     3      4          * the episode ends at obs 2, and another one starts at obs 3
-    is_first      1      0      0      1      0          always 1 at row 0, because model states are not stored
+    is_first      1      0      0      1      0          always 1 at row 0, unless model states are stored
     before        -      a0     a1     -      a0'        previous action; not used if is_first is 1
     reward        0      r1     r2     0      r1'        target of the reward head at state t
     terminated    0      0      1      0      0          0 at row 2 too if the episode is truncated
 
 The model state is reset at rows with is_first = 1.
+
+A subclass can store model states with the rows (`DreamerLearner.initial_state`). The state that is stored with the row
+before row 0 is then the state in which the sequence starts.
 """
 
 from __future__ import annotations
@@ -38,14 +41,15 @@ from rlcore.functional.stats import LossTermsAux, mean_metrics, reduce_loss
 from rlcore.optim.optimizer import Optimizer
 from rlcore.optim.step import Step
 from rlcore.optim.target import Target
-from rlcore.spec import EnvSpec
+from rlcore.spec import ArraySpec, EnvSpec
 from rlcore.types import Batch, Context, Metrics, TrainingSchedule, Trajectory
 
 
 class Segment(NamedTuple):
     """Batch of N sequences of L time steps for the losses; each tensor is [L, N, ...].
 
-    `before` [L, N, A'] contains the previous actions as vectors (discrete actions are encoded one-hot).
+    `before` [L, N, A'] contains the previous actions as vectors (discrete actions are encoded one-hot). `state` is the
+    model state [N, ...] before row 0; None = the initial state of an episode.
     """
 
     obs: dict[str, Tensor]
@@ -53,12 +57,26 @@ class Segment(NamedTuple):
     is_first: Tensor
     reward: Tensor
     terminated: Tensor
+    state: ModelState | None = None
 
 
-def segment_of(steps: Trajectory, actor: LatentActor) -> Segment:
-    """Convert sequences [L, N] from the replay buffer to a `Segment`; `actor` encodes the actions as vectors."""
-    before, is_first = open_at_first_row(actor.flat(steps.action), steps.is_first)
-    return Segment(steps.obs, before, is_first, steps.reward, steps.terminated)
+def segment_of(steps: Trajectory, actor: LatentActor, state: ModelState | None = None) -> Segment:
+    """Convert sequences from the replay buffer to a `Segment`.
+
+    Args:
+        steps: sequences [L, N]; [L + 1, N] if `state` is given.
+        actor: actor, which encodes the actions as vectors.
+        state: model state [N, ...] in the first row of `steps`, with which the segment starts after this row.
+
+    Returns:
+        The segment.
+    """
+    action = actor.flat(steps.action)
+    if state is None:
+        before, is_first = open_at_first_row(action, steps.is_first)
+        return Segment(steps.obs, before, is_first, steps.reward, steps.terminated)
+    obs = {key: value[1:] for key, value in steps.obs.items()}
+    return Segment(obs, action[:-1], steps.is_first[1:], steps.reward[1:], steps.terminated[1:], state)
 
 
 def open_at_first_row(action: Tensor, is_first: Tensor) -> tuple[Tensor, Tensor]:
@@ -119,6 +137,8 @@ class DreamerLearner(protocols.Learner):
 
     A subclass sets the two classes below and implements `model_loss`. It can override `make_behaviors` to train further
     actors, and `make_modules` and `train_modules` to train further networks on the model states, such as an ensemble.
+    If its agent returns model states as extras, it can override `initial_state` and `updated_extras` to start sequences
+    from stored states; see the arguments of `memory_and_plan`.
 
     Args:
         context: config, specs, devices and ranks of the run (`rlcore.types.Context`).
@@ -182,7 +202,10 @@ class DreamerLearner(protocols.Learner):
         """Take one gradient step of world model, actor and critic on sequences [L, N]; return the means to log."""
         tau = self.config.critic.target_tau(self.updates) or 0.0
         self.updates += 1
-        metrics = self.step(segment_of(batch.steps, self.agent.actor), tau, rng=self.noise)
+        segment = segment_of(batch.steps, self.agent.actor, self.initial_state(batch))
+        metrics = self.step(segment, tau, rng=self.noise)
+        if extras := {name: metrics.pop(name) for name in batch.steps.extras if name in metrics}:
+            self.write_back(batch, extras)
         found = mean_metrics([metrics], self.ranks)
         if self.explorer is not None:
             amount = self.config.actor.exploration(batch.policy_steps)
@@ -190,15 +213,33 @@ class DreamerLearner(protocols.Learner):
             found["Params/exploration_amount"] = self.explorer.amount.value
         return found
 
+    def initial_state(self, batch: Batch) -> ModelState | None:
+        """Return the stored model state [N, ...] in the first row of the sequences, or None if no states are stored.
+
+        If a state is returned, the first row is only the start of the sequence, and the learner trains on the following
+        rows. At rows with is_first = 1, the state is reset.
+        """
+        return None
+
+    def updated_extras(self, states: ModelState) -> dict[str, Tensor]:
+        """Return new values of the extras in the replay buffer, name -> [L, N, ...], from new model states."""
+        return {}
+
+    def write_back(self, batch: Batch, extras: Mapping[str, Tensor]) -> None:
+        """Store new values [L, N, ...] of extras in the replay buffer; they belong to the last L rows of the batch."""
+        old = {name: batch.steps.extras[name][: -len(value)] for name, value in extras.items()}
+        batch.write_back({name: torch.cat([old[name], value]) for name, value in extras.items()})
+
     def gradient_step(self, batch: Segment, tau: float, rng: Noise) -> Metrics:
-        """Update the world model, further networks, and the behaviors, in this order; return the means to log.
+        """Update the world model, further networks, and the behaviors, in this order.
 
         A behavior is an actor and a critic that are trained for one reward, on trajectories imagined from the model
-        states. `tau` is the fraction τ of the update of the target critics.
+        states. `tau` is the fraction τ of the update of the target critics. Return the means to log, and the tensors of
+        `updated_extras`.
         """
         model = self.world_optimizer.minimize(batch, rng)
         states = ModelState(**model.aux)
-        found = model.metrics | self.train_modules(states, batch, rng)
+        found = model.metrics | self.updated_extras(states) | self.train_modules(states, batch, rng)
         for behavior in self.behaviors:
             found |= behavior.train(states, batch.terminated, tau, rng)
         return found | {"Grads/world_model": model.norm}
@@ -227,7 +268,7 @@ class DreamerLearner(protocols.Learner):
         world = self.agent.world
         noise = world.rssm.noise(rng, *batch.reward.shape)
         seen = world.encoder.preprocess(batch.obs, 2)
-        state, prior, posterior = world.observe(seen, batch.before, batch.is_first, noise)
+        state, prior, posterior = world.observe(seen, batch.before, batch.is_first, noise, batch.state)
         observation = world.decoder.loss(world.decoder(self.head_input("observation", state)), seen, 2, distance)
         return state, prior, posterior, observation, world.reward_loss(self.head_input("reward", state), batch.reward)
 
@@ -276,9 +317,21 @@ def make_behavior_policy(agent: WorldAgent, config: Any) -> WorldAgent | Explore
     return Explorer(agent, config.actor.exploration(0)) if config.actor.explores else agent
 
 
-def memory_and_plan(context: Context) -> tuple[Replay, TrainingSchedule]:
-    """Build a replay buffer from which sequences are sampled, and the training schedule."""
-    length = context.config.algo.per_rank_sequence_length
+def memory_and_plan(
+    context: Context, extras: Mapping[str, ArraySpec] | None = None, lead: int = 0
+) -> tuple[Replay, TrainingSchedule]:
+    """Build a replay buffer from which sequences are sampled, and the training schedule.
+
+    Args:
+        context: config, specs, devices and ranks of the run (`rlcore.types.Context`).
+        extras: outputs of the agent that are stored with each row and written back: name -> shape and dtype for one
+            environment.
+        lead: number of additional rows at the start of each sequence; 1 if the learner starts from stored model states.
+
+    Returns:
+        Replay buffer and training schedule.
+    """
+    length = context.config.algo.per_rank_sequence_length + lead
     buffer: BufferConfig = context.config.buffer
     sampler = Episodes(length, buffer.prioritize_ends) if buffer.type == "episode" else Sequences(length)
-    return make_replay(context, sampler, rows=length)
+    return make_replay(context, sampler, rows=length, extras=extras)

@@ -215,6 +215,24 @@ def test_write_back_skips_overwritten_rows(device: str, monkeypatch: pytest.Monk
     assert len(seen & expected.keys()) > 20 and min(seen) == 40 * WIDTH
 
 
+@always
+@pytest.mark.parametrize("fixed", [(), ("logprob",), ("logprob", "latent")])
+def test_batch_contains_values_written_back_for_batches_before_it(fixed: tuple[str, ...]) -> None:
+    """If all extras are fixed, batches are copied together, and the values of the same copy are the old ones."""
+    oracle = Oracle(4)
+    replay = make_replay(Sequences(4), batch_size=4, extras=EXTRAS, fixed_extras=fixed)
+    for _ in range(40):
+        replay.extend(*oracle.steps(1))
+    expected: dict[int, float] = {}
+    stale = 0
+    for k, batch in zip(range(12), replay.batches(10**9), strict=False):
+        numbers, latent = row_numbers(batch.steps).ravel().tolist(), batch.steps.extras["latent"][..., 0, 0].ravel()
+        stale += sum(old != expected.get(n, n + 0.5) for n, old in zip(numbers, latent.tolist(), strict=True))
+        batch.write_back({"latent": torch.full_like(batch.steps.extras["latent"], -k)})
+        expected |= dict.fromkeys(numbers, -k)
+    assert (stale > 0) == (len(fixed) == 2)
+
+
 def save_checkpoint(replay: Replay, folder: Path, name: int) -> tuple[Path, set[str]]:
     """Save a checkpoint, and return its path and the names of its new chunks."""
     chunks = folder / "chunks"
