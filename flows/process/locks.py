@@ -34,10 +34,15 @@ def hold(path: Path, *, shared: bool = False, refusal: str = "", waiting: str = 
             with the processes that have locked the file.
 
     Raises:
-        UserError: Another process has locked the file, and `refusal` is not empty.
+        UserError: Another process has locked the file, and `refusal` is not empty; or `path` is a folder or a symbolic
+            link to nothing.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "a") as handle:
+    try:
+        opened = open(path, "a")  # noqa: SIM115 - closed below
+    except (IsADirectoryError, FileNotFoundError) as error:
+        raise UserError(f"{path}: this lock file cannot be opened ({error.strerror}); remove it") from None
+    with opened as handle:
         way = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
         if refusal and not _get(handle, way):
             raise UserError(f"{_name(path)} {refusal}")
@@ -53,7 +58,7 @@ def hold(path: Path, *, shared: bool = False, refusal: str = "", waiting: str = 
 
 def is_taken(path: Path) -> bool:
     """Return True if any process has an exclusive lock on a file. Do not wait, and do not create the file."""
-    with suppress(FileNotFoundError, PermissionError), open(path, "rb") as handle:
+    with suppress(FileNotFoundError, PermissionError, IsADirectoryError), open(path, "rb") as handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared, so that two checks do not see each other
         except BlockingIOError:

@@ -233,7 +233,9 @@ def _about(folder: SweepFolder, plan: SweepPlan) -> dict[str, str]:
     names = (("environment", "env_id"), ("algorithm", "algo"))
     found = {name: _distinct(one[key] for one in identities) for name, key in names}
     if runs:
-        budget = runs[0].read_config()["algo"]["total_steps"]
+        budget = runs[0].read_config()["algo"].get("total_steps")
+        if not isinstance(budget, int):
+            raise UserError(f"{runs[0].config}: damaged, algo.total_steps is not a number; restore it from a copy")
         seeds = f"{config.seeds} {'seed' if config.seeds == 1 else 'seeds'}"
         found["budget"] = f"{budget:,} policy steps per run, {seeds} per trial"
     how = f"{config.sampler}, {config.pruner} pruner, {config.mode} mode"

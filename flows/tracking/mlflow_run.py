@@ -6,7 +6,7 @@ Data that MLflow already has is not written again, so `update_mlflow` can be cal
 from __future__ import annotations
 
 import hashlib
-import json
+import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -19,9 +19,10 @@ from flows.tracking.news import NewEvents
 from flows.tracking.run_list import VIEW, view
 from flows.tracking.tags import PREFIX, prefixed
 from rlcore.config.values import spell
-from rlcore.errors import RunError
+from rlcore.errors import RunError, UserError
 from rlcore.store.directory import RunDirectory, write_json
 from rlcore.store.events import COMPLETE
+from rlcore.store.run_files import read_mapping
 from rlcore.store.series import Event
 from rlcore.system.secrets import redact
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 RUN_TAG = f"{PREFIX}run_id"
 STATUS = dict.fromkeys(COMPLETE, "FINISHED")
 STATUS |= {"interrupted": "KILLED", "pruned": "KILLED", "failed": "FAILED", "died": "KILLED"}
+log = logging.getLogger(__name__)
 UPLOADS = ".mlflow/uploads.json"
 BATCH_PARAMS = 100
 KIND, TRAINING = "mlflow.experimentKind", "custom_model_development"  # MLflow's page then shows runs, not traces
@@ -218,10 +220,17 @@ def _uploads(run: RunDirectory) -> dict[str, Any]:
     """Load the record of the files that were uploaded to MLflow.
 
     Returns a mapping with the keys `store` ({uri, run}: MLflow's store and the id of the run) and `files` (name of an
-    uploaded file -> hash of its content).
+    uploaded file -> hash of its content). If the record is damaged, both are empty, and all files are uploaded again.
     """
     path = run.path / UPLOADS
-    return json.loads(path.read_text()) if path.exists() else {"store": {}, "files": {}}
+    if path.exists():
+        try:
+            noted = read_mapping(path, "all files of the run are uploaded to MLflow again", ("store", "files"))
+            if isinstance(noted["store"], dict) and isinstance(noted["files"], dict):
+                return noted
+        except UserError as damaged:
+            log.warning("%s", damaged)
+    return {"store": {}, "files": {}}
 
 
 def _log_artifacts(client: MlflowClient, run: RunDirectory, run_id: str) -> None:

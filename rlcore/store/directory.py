@@ -300,6 +300,8 @@ class RunDirectory:
     def refuse_second_writer(self) -> None:
         """Raise UserError if another process holds a lock of this run (`driving` or `writing`); take no lock."""
         for path in (self.driver, self.lock):
+            if path.is_dir():
+                raise UserError(f"{path}: is a folder, but must be a file; move the folder away")
             if path.exists():
                 with contextlib.suppress(PermissionError), open(path, "rb") as handle:
                     self._lock(handle.fileno())
@@ -307,7 +309,8 @@ class RunDirectory:
     def is_taken(self) -> bool:
         """Return True if a process holds a lock of this run (`driving` or `writing`), without waiting for it."""
         for path in (self.driver, self.lock):
-            with contextlib.suppress(FileNotFoundError, PermissionError), open(path, "rb") as handle:
+            missing = (FileNotFoundError, PermissionError, IsADirectoryError)
+            with contextlib.suppress(*missing), open(path, "rb") as handle:
                 try:
                     fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared, so that checks do not conflict
                 except OSError:

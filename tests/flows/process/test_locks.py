@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from flows.process import locks
-from flows.process.locks import hold
+from flows.process.locks import hold, is_taken
+from rlcore.errors import UserError
 
 
 def test_hold_logs_holder_while_waiting(
@@ -49,3 +50,12 @@ def test_hold_logs_holder_while_waiting(
 def test_hold_logs_nothing_if_lock_is_free(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with hold(tmp_path / "lock", waiting="registers a model"):
         assert caplog.messages == []
+
+
+def test_hold_names_lock_file_that_cannot_be_opened(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link").symlink_to("missing/file")
+    for name in ("folder", "link"):
+        assert not is_taken(tmp_path / name)
+        with pytest.raises(UserError, match=rf"/{name}: this lock file cannot be opened .*; remove it$"):
+            hold(tmp_path / name).__enter__()

@@ -16,6 +16,7 @@ from flows.sweeps.sweep_report import status
 from rlcore.errors import RunError, UserError
 from rlcore.store.directory import write_json
 from tests.flows.sweeps.fake import drive, make_sweep
+from tests.flows.synthetic_runs import synthetic_run
 
 FEW = ["sweep.trials=3", "sweep.batch=2", "sweep.sampler=random", "sweep.confirm_seeds=0"]
 
@@ -107,6 +108,12 @@ def test_read_refuses_plan_with_wrong_type(ended: SweepFolder, key: str, value: 
 def test_status_refuses_confirmation_with_wrong_type(ended: SweepFolder, change: dict[str, object]) -> None:
     write_json(ended.confirmed, {"trial": 0, "seeds": [], "words": "better"} | change)
     with pytest.raises(UserError, match=rf"^{ended.confirmed}: damaged, {next(iter(change))} .*; remove it and run"):
+        status(ended)
+
+
+def test_status_refuses_budget_with_wrong_type(ended: SweepFolder) -> None:
+    run = synthetic_run(ended.trial(0) / "seed_1", "a", algo={"name": "ppo", "total_steps": "x"})
+    with pytest.raises(UserError, match=rf"^{run.config}: damaged, algo.total_steps is not a number; restore it"):
         status(ended)
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from flows.settings import WARM, artifact_root, own_store, tracking_uri
-from flows.tracking import mirror, mlflow_points
+from flows.tracking import mirror, mlflow_points, mlflow_run
 from flows.tracking.backends import update_backends
 from flows.tracking.mlflow_run import flat, store_of
 from flows.tracking.mlflow_store import connect, user
@@ -443,3 +443,11 @@ def test_finish_mirror_hanging_store_times_out(home: Path, tmp_path: Path, monke
     assert not mirror.finish_mirror(run, timeout=0.1)
     assert "MLflow is behind: no answer in 0.1 s" in run.log.read_text()
     answered.set()
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"store": [], "files": {}}', '{"store": {"uri": "x"}, "files": 7}'])
+def test_uploads_of_damaged_record_are_empty(tmp_path: Path, text: str) -> None:
+    run = synthetic_run(tmp_path / "run", "damaged")
+    (run.path / mlflow_run.UPLOADS).parent.mkdir()
+    (run.path / mlflow_run.UPLOADS).write_text(text)
+    assert mlflow_run._uploads(run) == {"store": {}, "files": {}}

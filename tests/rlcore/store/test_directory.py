@@ -159,3 +159,12 @@ def test_writing_refuses_folder_that_cannot_be_created(tmp_path: Path) -> None:
         RunDirectory(tmp_path / "file" / "run").writing(),
     ):
         raise RuntimeError("not reached")
+
+
+@pytest.mark.parametrize("name", ["lock", ".driver"])
+def test_refuse_second_writer_names_folder_in_place_of_lock(tmp_path: Path, name: str) -> None:
+    run = RunDirectory(tmp_path)
+    (tmp_path / name).mkdir()
+    assert not run.is_taken()
+    with pytest.raises(UserError, match=rf"/{name}: is a folder, but must be a file; move the folder away$"):
+        run.refuse_second_writer()
