@@ -1,13 +1,13 @@
 """Speed of the train stage compared with Stable-Baselines3, sb3-contrib and SheepRL 0.8.4, with equal settings.
 
-    make bench                                    peers in .shepherd/peers, all protocols, docs/results/speed.md
+    make bench       # installs the libraries in .shepherd/peers, runs all protocols, writes docs/results/speed.md
     python -m benchmarks.peers --peers VENV/bin/python --only a c --repeats 3
 
 The CPU seconds, wall seconds and peak memory of a training command and all its child processes are measured, including
 imports and exit. Each process uses one thread, and the libraries run alternately. Our command is `shepherd stage train`
-for a run that `shepherd stage make-env` has created. In each protocol, our first run starts with an empty cache of
-compiled code and is reported separately; medians are computed over the later runs. Returns are means over greedy
-episodes with seeds that were not used for training.
+for a run that `shepherd stage make-env` has created. A protocol is a task with settings (`benchmarks/protocols.py`). In
+each protocol, our first run starts with an empty cache of compiled code and is reported separately; medians are
+computed over the later runs. Returns are means over greedy episodes with seeds that were not used for training.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def sheeprl(protocol: Protocol, seed: int, folder: Path, python: str) -> dict[st
 
 
 def each(run: Callable[..., dict[str, float]], protocol: Protocol, *how: Any) -> dict[str, float]:
-    """Measure a library in a protocol; return CPU seconds, wall seconds and peak memory [MB].
+    """Measure a library in a protocol (task and settings); return CPU seconds, wall seconds and peak memory [MB].
 
     If the protocol has a second run with more steps (`Protocol.longer`), both runs are measured. The seconds are then
     seconds per unit, for example per gradient step: the difference of the two runs, divided by the additional units of
@@ -129,7 +129,7 @@ def run_script(python: str, script: str, words: Sequence[Any], folder: Path) -> 
 
 
 def simulator(protocol: Protocol, folder: Path) -> float:
-    """Return the CPU seconds of the simulator alone, driven by random actions for the steps of a protocol.
+    """Return the CPU seconds of the simulator with random actions, for the number of steps of a protocol (task).
 
     Returns 0 if the protocol does not subtract the simulator's time (`Protocol.without_simulator`).
     """
@@ -183,9 +183,9 @@ def write_scripts(folder: Path) -> None:
 
 
 def alternate(protocol: Protocol, repeats: int, folder: Path, peers: str) -> dict[str, Any]:
-    """Measure all libraries in a protocol, in alternation.
+    """Measure all libraries in a protocol (task and settings), in alternation.
 
-    The first run is ours with an empty cache ("cold"). Then each library trains once per seed, for `repeats` seeds.
+    The first run is ours with an empty cache ("cold"). Then each library trains once with each of `repeats` seeds.
 
     Args:
         protocol: the settings.

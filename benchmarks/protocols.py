@@ -25,9 +25,9 @@ class Protocol:
     unit: str = ""  # name of the unit
 
     def words(self) -> list[str]:
-        """Return the override `algo.total_steps=...` if the protocol is run with two numbers of steps, otherwise [].
+        """Return the override `algo.total_steps=...` if the protocol has a second run with more steps, otherwise [].
 
-        Without a second run, the number of steps is part of the protocol's overrides.
+        Without a second run, the number of steps is one of the overrides in `ours` and `sheeprl`.
         """
         return [f"algo.total_steps={self.steps}"] if self.longer else []
 

@@ -46,7 +46,7 @@ too narrow ([why](../comparing.md#why-ten-seeds)), so this page ranks no algorit
 
 
 def train(algorithm: str, robot: str, seeds: Sequence[int], workers: int) -> None:
-    """Train an algorithm on a robot, one run per seed."""
+    """Train an algorithm on a robot; each seed is a separate run."""
     words = [f"exp={algorithm}_mujoco", f"env.id={robot}", f"algo.total_steps={STEPS}", f"group={algorithm}"]
     words += [f"seed={','.join(map(str, seeds))}", *LEAN, f"log_root={RUNS}"]
     subprocess.run([str(SHEPHERD), "train", *words, "--workers", str(workers)], cwd=ROOT, check=True)

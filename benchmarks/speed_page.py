@@ -38,7 +38,7 @@ def keep(folder: Path, letter: str, figures: dict[str, Any]) -> None:
 
 
 def table(letter: str, figures: dict[str, Any]) -> list[str]:
-    """Return the Markdown lines of a protocol's section in speed.md."""
+    """Return the Markdown lines of the section in speed.md about the benchmark `letter` (a key of `PROTOCOLS`)."""
     protocol, alone = PROTOCOLS[letter], statistics.median(figures["alone"])
     times = (f"CPU ms a {protocol.unit}", f"wall ms a {protocol.unit}") if protocol.longer else ("CPU s", "wall s")
     columns = ("", *times, "peak MB", "returns", "their CPU / ours", "their wall / ours")

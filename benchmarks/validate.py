@@ -1,6 +1,6 @@
 """Validation that the presets learn: trains each preset on five seeds and compares the returns with thresholds.
 
-    make validate                                   every preset and variant; writes a page per algorithm
+    make validate                                   every preset and variant; writes a page for each algorithm
     make validate ARGS="--only ppo_cartpole"        one preset; the stored results of the others are kept
 
 The seeds of a preset are a group of runs in runs/validate. A group's name ends in a digest of rlcore's code and of the

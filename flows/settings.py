@@ -76,7 +76,7 @@ def warm_folder() -> Path | None:
 
 
 def tracking_uri() -> str:
-    """Return the address of the MLflow store for runs and models.
+    """Return the address (tracking URI) of MLflow's database or server, which has the data of runs and models.
 
     It is the environment variable MLFLOW_TRACKING_URI if the user has set it, else an SQLite file in the state folder.
     """

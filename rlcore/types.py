@@ -3,8 +3,8 @@
 The interfaces of environments, agents, learners and buffers are in `rlcore.protocols`.
 
 Time convention, used everywhere. The environment returned `reward[t]`, `terminated[t]` and `truncated[t]` *together
-with* `obs[t]`. The agent chose `action[t]` after it saw `obs[t]`. An environment resets itself on the step after the
-last observation of an episode (next-step autoreset in Gymnasium):
+with* `obs[t]`. The agent chose `action[t]` after it saw `obs[t]`. An environment resets automatically in the step after
+the last observation of an episode (next-step autoreset in Gymnasium):
 
     t            0      1      2*     3      4        * obs 2 ended the episode
     obs          o0     o1     o2     o0'    o1'      obs 3 is the first of the next episode

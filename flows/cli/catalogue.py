@@ -53,7 +53,7 @@ def agents() -> None:
 def envs(words: Sequence[str] = ()) -> None:
     """Print the available environments (`shepherd envs`).
 
-    Without `words`, print one line per environment suite. If `words` are the beginning of a suite's name, print the
+    Without `words`, print a line for each environment suite. If `words` are the beginning of a suite's name, print the
     environment ids of that suite. Otherwise print all environment ids that contain `words`, and raise UserError if
     there are none. Case, spaces and punctuation are ignored.
     """

@@ -67,7 +67,7 @@ def train_help(words: Sequence[str] = ()) -> str:
 
 
 def table() -> str:
-    """Return all keys in Markdown, one table per section: key, default, allowed values, meaning."""
+    """Return all keys in Markdown, in a table for each section, with key, default, allowed values and meaning."""
     lines: list[str] = []
     for title, keys in _sections(ALGORITHMS).items():
         lines += [f"### {title}", "", "| key | default | allowed | meaning |", "|---|---|---|---|"]

@@ -32,7 +32,7 @@ CLEAR = "\r\x1b[K"
 
 @contextmanager
 def show_progress(run: RunDirectory) -> Iterator[None]:
-    """Context manager that shows the progress of a run: one progress line, and one line per event."""
+    """Context manager that shows the progress of a run: a progress line, and a line for each event of the run."""
     progress = Progress(run.read_config()["algo"]["total_steps"])
 
     def listener(kind: str, facts: dict[str, Any]) -> None:

@@ -25,7 +25,7 @@ def notices(config: RunConfig, overrides: Sequence[str] = ()) -> Iterator[str]:
         overrides: command-line arguments; a notice names each one that has no effect.
 
     Yields:
-        One sentence per notice.
+        Notices, each of which is a sentence.
     """
     yield from config.algo.notices(config)
     if config.dry_run:

@@ -95,7 +95,7 @@ def deciding(store: str) -> Iterator[None]:
     """Context manager that locks the model registry while a model is registered or an alias is moved.
 
     The lock excludes other processes, including those on other machines that use the same Prefect server. `store` is
-    the address of the MLflow store.
+    the address of MLflow's database or server.
     """
     file = file_of(store)
     folder = file.parent if file else state_folder()

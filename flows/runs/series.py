@@ -2,8 +2,8 @@
 
     policy/            the policy of the chosen checkpoint, for `flows.load_policy`
     metrics.json       final returns and the random baseline; no times, so equal runs have equal metrics
-    training.csv       policy_steps, episode_return, episode_length: one row per window of metric.log_every
-    evaluations.csv    policy_steps, greedy_mean, ci95_low, ci95_high: one row per evaluation during training
+    training.csv       policy_steps, episode_return, episode_length: a row for each log interval
+    evaluations.csv    policy_steps, greedy_mean, ci95_low, ci95_high: a row for each evaluation during training
     model.json         name, version, aliases and the decision about the champion
 
 DVC stores, compares and plots these files. If they are written again, their bytes are the same.

@@ -28,7 +28,7 @@ class WorkerProcesses:
     """Pool of worker processes that train runs. A worker is started when it is first needed, and again if it dies.
 
     Args:
-        places: additional environment variables of each worker, such as CUDA_VISIBLE_DEVICES; one mapping per worker.
+        places: for each worker, a mapping with its additional environment variables, such as CUDA_VISIBLE_DEVICES.
         log: file that collects the output of all workers.
     """
 

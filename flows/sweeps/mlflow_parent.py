@@ -31,12 +31,12 @@ def update_parent(folder: SweepFolder, tree: Mapping[str, Any]) -> Iterator[None
     """Context manager that keeps the status of a sweep's parent run in MLflow up to date.
 
     The status is RUNNING inside the context. If the sweep is interrupted or fails, it becomes KILLED or FAILED. The
-    parent run is created in a thread, because MLflow takes seconds to import. If MLflow's store cannot be reached,
+    parent run is created in a thread, because MLflow takes seconds to import. If MLflow cannot be reached,
     this context reports nothing; `mirror_sweep` reports it at the end of the sweep.
 
     Args:
         folder: folders of the sweep.
-        tree: config of one of the sweep's trials, which contains the address of MLflow's store.
+        tree: config of one of the sweep's trials, which contains the address of MLflow's database or server.
     """
     making = threading.Thread(target=_try, args=(lambda: _run_of(folder, tree),), name="mlflow", daemon=True)
     making.start()
@@ -59,7 +59,7 @@ def mirror_sweep(
 
     Args:
         folder: folders of the sweep.
-        tree: config of one of the sweep's trials, which contains the address of MLflow's store.
+        tree: config of one of the sweep's trials, which contains the address of MLflow's database or server.
         status: result of `flows.sweeps.sweep_report.status`.
         settings: settings of the sweep, logged as parameters.
         note: description of the parent run, in Markdown.
@@ -90,7 +90,7 @@ def note_killed(folder: SweepFolder, tree: Mapping[str, Any]) -> None:
 
 
 def _run_of(folder: SweepFolder, tree: Mapping[str, Any]) -> tuple[MlflowClient, Run]:
-    """Return a client of MLflow's store, and the sweep's parent run with status RUNNING; create the run if needed."""
+    """Return a client of MLflow, and the sweep's parent run with status RUNNING; create the run if needed."""
     client = reachable_store(store_uri(tree))
     with _making:
         parent_run = run_of_sweep(client, folder.id)

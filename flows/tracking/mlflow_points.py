@@ -2,8 +2,8 @@
 
 MLflow stores a point as a row of its table `metrics`. The primary key consists of all columns, so a point that is
 logged twice is stored once. MLflow's `log_batch` creates an SQLAlchemy object for every point, which takes ten times as
-long as inserting the row. Therefore, if MLflow's store is a local SQLite file, the rows are inserted directly, many in
-one transaction.
+long as inserting the row. Therefore, if MLflow's database is a local SQLite file, the rows are inserted directly, many
+in one transaction.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def log_points(client: MlflowClient, stored: Run, wanted: Iterable[Point], whole
     harm.
 
     Args:
-        client: client of MLflow's store.
+        client: client of MLflow.
         stored: the run in MLflow.
         wanted: points in the order of the event log.
         whole: True if `wanted` contains all points of the run; False if it contains only points that were not logged.

@@ -83,10 +83,10 @@ def update_mlflow(run: RunDirectory, news: NewEvents) -> str:
 
 
 def store_of(run: RunDirectory) -> str:
-    """Return the URI of the MLflow store that contains, or will contain, a run.
+    """Return the URI of MLflow's database or server that contains, or will contain, a run.
 
-    This is the configured store, with one exception: if no store is configured and the run is already in an existing
-    SQLite file, that file is used. It may belong to another checkout of the project, in which the run was started.
+    This is the configured URI, with one exception: if none is configured and the run is already in an existing SQLite
+    file, that file is used. It may belong to another checkout of the project, in which the run was started.
     """
     chosen, noted = store_uri(run.read_config()), _uploads(run)["store"].get("uri", "")
     there = file_of(noted)
@@ -169,7 +169,7 @@ def _out_of_reach(artifacts: str, uri: str) -> bool:
 
     Args:
         artifacts: location of the files, as MLflow reports it.
-        uri: MLflow store.
+        uri: URI of MLflow's database or server.
 
     Returns:
         True if the files cannot be accessed.
@@ -219,8 +219,9 @@ def _log_params(client: MlflowClient, stored: Run, tree: Mapping[str, Any]) -> N
 def _uploads(run: RunDirectory) -> dict[str, Any]:
     """Load the record of the files that were uploaded to MLflow.
 
-    Returns a mapping with the keys `store` ({uri, run}: MLflow's store and the id of the run) and `files` (name of an
-    uploaded file -> hash of its content). If the record is damaged, both are empty, and all files are uploaded again.
+    Returns a mapping with the keys `store` ({uri, run}: URI of MLflow's database or server, and the id of the run) and
+    `files` (name of an uploaded file -> hash of its content). If the record is damaged, both are empty, and all files
+    are uploaded again.
     """
     path = run.path / UPLOADS
     if path.exists():

@@ -29,9 +29,9 @@ LOCKED = "{file}: another process has locked MLflow's database; end that process
 
 
 def store_uri(tree: Mapping[str, Any]) -> str:
-    """Return the URI of the MLflow store that a run's config selects.
+    """Return the URI of MLflow's database or server that a run's config selects.
 
-    This is `metric.logger.tracking_uri`, or, if it is not set, the store of this project.
+    This is `metric.logger.tracking_uri`, or, if it is not set, the URI that is used for all runs (`tracking_uri`).
     """
     return tree["metric"]["logger"]["tracking_uri"] or tracking_uri()
 
@@ -41,7 +41,7 @@ def locks_in_a_sentence(uri: str, behind: str) -> Iterator[None]:
     """Context manager that raises a `MachineFault` if another process has locked MLflow's SQLite file.
 
     Args:
-        uri: MLflow store.
+        uri: URI of MLflow's database or server.
         behind: end of the error message.
 
     Yields:
@@ -110,7 +110,7 @@ def pages(search: Callable[..., Any], *arguments: Any, **named: Any) -> Iterator
 
 
 def prepare_store(uri: str) -> None:
-    """Create the MLflow store if its URI names an SQLite file that does not exist; otherwise check the URI.
+    """Create MLflow's database if its URI names an SQLite file that does not exist; otherwise check the URI.
 
     MLflow takes seconds to create its tables. If another process opened the incomplete file, or a kill left it behind,
     MLflow could neither use nor upgrade it. Therefore the file is created under a temporary name and then renamed.

@@ -150,7 +150,7 @@ def write_tensorboard(run: RunDirectory, news: NewEvents) -> Path:
 
 
 def _records(moments: Iterator[list[Point]], start: float | None = None) -> Iterator[bytes]:
-    """Convert metric values to TensorBoard records, one record per event of the log.
+    """Convert metric values to TensorBoard records; each event of the log becomes one record.
 
     Args:
         moments: for each event, the list of its metric values.

@@ -30,7 +30,7 @@ class ParameterVector(Protocol):
         ...
 
     def join(self, parts: Iterable[Tensor]) -> Tensor:
-        """Concatenate one tensor per parameter, in the order of the parameters, to a vector [P]."""
+        """Concatenate tensors, one for each parameter in the order of the parameters, to a vector [P]."""
         ...
 
 

@@ -149,7 +149,7 @@ def _with_images(env: gymnasium.Env, settings: EnvSettings) -> gymnasium.Env:
 def suite_for(settings: EnvConfig | EnvSettings) -> tuple[Suite, str]:
     """Return the suite that creates the environment of these settings, and the environment's id in that suite.
 
-    Raise UserError if no suite has the id.
+    Raise UserError if no suite contains an environment with the id in the settings.
     """
     own = own_class(settings.wrapper)
     if own is not None and not own.wraps:

@@ -34,7 +34,7 @@ class TwoHot:
 
     @property
     def outputs(self) -> int:
-        """Number of network outputs that represent one scalar: K, one logit per bin."""
+        """Number of network outputs that represent one scalar: K, one logit for each bin."""
         return self.bins
 
     def grid(self, like: Tensor) -> Tensor:

@@ -65,8 +65,8 @@ class NatureCNN(nn.Module):
         """Encode images to features.
 
         Args:
-            images: one tensor per image key, in the order of `specs`: [*lead, *shape], or [*lead, frames, *shape] with
-                a frame stack.
+            images: one tensor for each image key, in the order of `specs`. Its shape is [*lead, *shape], or
+                [*lead, frames, *shape] with a frame stack.
             lead: number of leading (batch) dimensions.
 
         Returns:

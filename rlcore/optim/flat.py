@@ -67,7 +67,7 @@ class FlatParameters:
         return {name: vector[at : at + shape.numel()].view(shape) for name, (at, shape) in self.places.items()}
 
     def join(self, parts: Iterable[Tensor]) -> Tensor:
-        """Concatenate one tensor per parameter, in the order of the parameters, to a new vector [P].
+        """Concatenate tensors, one for each parameter in the order of the parameters, to a new vector [P].
 
         Each tensor is padded with zeros to a multiple of 16 numbers.
         """

@@ -238,7 +238,7 @@ class Optimizer:
         return [vector, *(slot_values[name] for name in self.slots), count, norm]
 
     def _clip(self, gradient: Tensor, vector: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """Split a gradient [P] into the parts that are clipped separately; return pairs of part and clipping factor [].
+        """Split a gradient [P] into parts that are clipped separately; return pairs (part, clipping factor).
 
         `vector` [P] contains the parameters. The list is empty if gradients are not clipped.
         """

@@ -235,7 +235,7 @@ class RunDirectory:
         config.yaml is written last, because a folder counts as a run if it contains this file.
 
         Args:
-            overrides: content of config_overrides.txt, one override per line.
+            overrides: overrides to write to config_overrides.txt, each in its own line.
             identity: content of run.json, without the format (see `read_identity`).
             config: content of config.yaml.
             code_diff: content of code.diff; empty if the code had no uncommitted changes.

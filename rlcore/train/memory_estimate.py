@@ -110,7 +110,7 @@ class ResourceEstimate:
         return f"{self.plan}; needs about {', '.join(needs)} and {last}"
 
     def details(self, free: FreeResources, command: bool = False) -> list[str]:
-        """Return one sentence per resource that lists the largest purposes and their bytes.
+        """Return a sentence for each resource (such as memory), with the purposes that need most of it, in bytes.
 
         If there is a replay buffer, the last sentence describes the replay ratio. If `command` is True, the memory
         includes the processes of the command, Prefect and MLflow.

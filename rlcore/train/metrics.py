@@ -43,7 +43,7 @@ class MetricsWindow:
         """Add the metrics of one iteration.
 
         Args:
-            metrics: one dict per gradient step; values are numbers or tensors of shape [].
+            metrics: a dict for each gradient step; values are numbers or tensors of shape [].
             episodes: episodes that ended in the iteration; their returns and lengths are added as metrics.
         """
         for update in metrics:

@@ -127,7 +127,10 @@ class DreamerBehavior:
         return {self.named(name): value for name, value in found.items()}
 
     def named(self, name: str) -> str:
-        """Return the name of a metric or component of this behavior: `name`, or `name_<behavior>`."""
+        """Return the name of a metric or component of this actor and critic.
+
+        It is `name`, followed by `_<suffix>` if the constructor got a suffix as its argument `name`.
+        """
         return f"{name}_{self.name}" if self.name else name
 
     def components(self) -> dict[str, protocols.Stateful]:

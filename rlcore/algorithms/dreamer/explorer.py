@@ -13,7 +13,7 @@ from rlcore.nn.action_masks import disturb
 class Amount(nn.Module):
     """Amount of exploration noise, stored as a module buffer.
 
-    A compiled behavior policy reads a buffer at every call, so it uses the current amount.
+    Compiled functions read module buffers at every call, so a compiled policy uses the current amount.
     """
 
     value: Tensor

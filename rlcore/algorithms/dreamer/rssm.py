@@ -52,7 +52,7 @@ class Latent(Protocol):
         ...
 
     def noise(self, rng: Noise, /, *lead: int) -> Tensor:
-        """Draw the noise for one call of `sample`: [*lead, S], one number per stochastic variable."""
+        """Draw the noise for one call of `sample`: [*lead, S], one number for each of the S stochastic variables."""
         ...
 
     def sample(self, distribution: Any, noise: Tensor, /) -> Tensor:
@@ -247,7 +247,7 @@ class RSSM(nn.Module):
         return ModelState(deter, self.latent.mode(self.latent.of(self.prior(deter))).detach())
 
     def noise(self, rng: Noise, *lead: int) -> Tensor:
-        """Draw the noise from which z [*lead, Z] is sampled: [*lead, S], one number per stochastic variable."""
+        """Draw the noise from which z [*lead, Z] is sampled: [*lead, S], one number for each stochastic variable."""
         return self.latent.noise(rng, *lead)
 
     def observe(

@@ -32,8 +32,8 @@ Build = Callable[[], gymnasium.Env]
 class Recording:
     """Record of one episode.
 
-    `arrivals` has the results of reset and of every step as bytes. `actions` and `rewards` have one element per step.
-    `ended` and `truncated` are those of the last step.
+    `arrivals` has the results of reset and of every step as bytes. `actions` and `rewards` have an element for each
+    step. `ended` and `truncated` are those of the last step.
     """
 
     arrivals: list[bytes] = field(default_factory=list)

@@ -1,8 +1,8 @@
-"""Stacked states of many environments: one dict of arrays instead of one dict per environment.
+"""Stacked states of many environments: a single dict of arrays instead of one dict for each environment.
 
 A value that is the same in all environments is stored once; different values are stored as an array with one element
-per environment. The number of entries therefore does not depend on the number of environments. Every entry is a dict.
-The first key of the dict names the form in which the values are stored:
+for each environment. The number of entries therefore does not depend on the number of environments. Every entry is a
+dict. The first key of the dict names the form in which the values are stored:
 
     same     one value that all environments share
     fields   key -> entry, if all values are dicts with these keys

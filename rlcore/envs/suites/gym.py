@@ -108,7 +108,7 @@ class ImportedSuite(GymnasiumSuite):
         return super().ids()
 
     def has(self, env_id: str) -> bool:
-        """Return True if the suite has an id.
+        """Return True if the suite contains an environment with the id `env_id`.
 
         If the package is not installed, return True for every id that matches the regular expression of the suite.
         """

@@ -26,10 +26,10 @@ ABSENT = {
 
 
 def known_id(env_id: str) -> str:
-    """Return the id that `env.id` selects; check that a suite has it.
+    """Return the environment id that `env.id` selects; check that a suite contains this environment.
 
     If `env.id` has the form `module:id`, in which `module` is a plugin that registers the id, the prefix is removed.
-    Raise UserError, with suggestions, if no suite has the id.
+    Raise UserError, with suggestions, if no suite contains the environment.
     """
     if suite_with(env_id) is not None:  # tried first, because then no plugins need to be imported
         return env_id

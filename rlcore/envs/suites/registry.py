@@ -53,12 +53,12 @@ def register(suite: Suite) -> None:
 
 
 def suite_with(env_id: str) -> Suite | None:
-    """Return the suite that has an id, or None."""
+    """Return the suite that contains an environment with the id `env_id`, or None."""
     return next((suite for suite in SUITES.values() if suite.has(env_id)), None)
 
 
 def suite_of(env: gymnasium.Env) -> Suite | None:
-    """Return the suite that has the id of an environment, or None if no suite has it."""
+    """Return the suite that contains the id of an environment, or None if no suite contains it."""
     spec = env.unwrapped.spec
     return None if spec is None else suite_with(spec.id)
 

@@ -140,7 +140,7 @@ class Suite(Protocol):
         return (self.source(env_id),)
 
     def has(self, env_id: str) -> bool:
-        """Return True if the suite has an id."""
+        """Return True if the suite contains an environment with the id `env_id`."""
         return env_id in self.ids()
 
     def ids_to_try(self) -> Sequence[str]:

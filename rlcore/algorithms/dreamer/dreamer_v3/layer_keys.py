@@ -125,7 +125,7 @@ class TwoHotConfig(DenseConfig):
     bins: int = arg(255, "bins, from -20 to 20 in symlog space", low=3)
     spacing: str = arg(
         "symlog",
-        "space of the two-hot target: symlog (of the scalar), or symexp (the scalar itself, with bins at the symexp of "
-        "-20 to 20, as in the paper's second version)",
+        "space of the two-hot target: symlog (of the scalar), or symexp (the scalar without symlog, with bins at the "
+        "symexp of -20 to 20, as in the paper's second version)",
         choices=("symlog", "symexp"),
     )

@@ -198,7 +198,7 @@ class Decoder(nn.Module):
         return made
 
     def noise_shapes(self, count: int) -> list[tuple[int, ...]]:
-        """Return the shapes of the noise that `targets` needs for `count` observations: one shape per image key."""
+        """Return the shapes of the noise that `targets` needs for `count` observations, one for each image key."""
         specs = [self.spec.obs[key] for key in self.images]
         return [(count, channels, *spec.pixels) for channels, spec in zip(self.channels, specs, strict=True)]
 
@@ -207,7 +207,7 @@ class Decoder(nn.Module):
 
         Args:
             obs: key -> [N, *shape], or [N, frames, *shape] for keys with a frame stack.
-            noise: uniform noise in [0, 1), one tensor per image key, with the shapes `noise_shapes(N)`.
+            noise: uniform noise in [0, 1), one tensor for each image key, with the shapes `noise_shapes(N)`.
 
         Returns:
             Key -> images with 5-bit pixels and noise (see `five_bits`), or vectors without change.

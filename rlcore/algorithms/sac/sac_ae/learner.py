@@ -181,7 +181,7 @@ class Learner(sac.Learner):
     def decoder_objective(self, batch: Transition, noise: Sequence[Tensor]) -> LossTerms:
         """Compute the reconstruction loss J(RAE) of a batch, with the latent vectors z of the critics' encoder.
 
-        `noise` contains uniform noise for the targets, one tensor per image key (see `Decoder.noise_shapes`).
+        `noise` contains uniform noise for the targets, one tensor for each image key (see `Decoder.noise_shapes`).
         """
         z = self.critics.encoder(batch.obs)
         loss = reconstruction_loss(
