@@ -18,7 +18,6 @@ from flows.stages.train import training_loop
 from flows.stages.verify import describe_difference, has_reached_original
 from flows.workers.local_api import prefect_api
 from rlcore.store.directory import RunDirectory
-from rlcore.train.boundary import Boundary
 
 
 @flow(name="reproduce", version=VERSION, persist_result=False)
@@ -43,12 +42,11 @@ def reproduce(source: str, run_dir: str = "") -> Any:
         describe_difference(run)
         collect(run)
 
-        def compare(at: Boundary) -> bool:
-            if "checkpoint" in at.due:
-                verify(run, at.policy_steps)  # fails the flow if the bits differ
-            return has_reached_original(run, at)
+        def save_and_verify(run: RunDirectory, policy_steps: int) -> None:
+            checkpoint(run, policy_steps)
+            verify(run, policy_steps)  # fails the flow if the bits differ
 
-        training_loop(run, advance, checkpoint, evaluate, stop=compare)
+        training_loop(run, advance, save_and_verify, evaluate, stop=lambda at: has_reached_original(run, at))
         evaluate(run, final=True)
         return verdict(run)
 

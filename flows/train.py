@@ -1,4 +1,6 @@
-"""Prefect flows of training, one for each algorithm. Only this file defines the order of the stages.
+"""Prefect flows of training, one for each algorithm.
+
+This file and `flows.stages.train.training_loop` define the order of the stages.
 
 A Prefect deployment refers to `train_<algo>`; the command line, notebooks and tests call `train` or `run_flow`.
 """

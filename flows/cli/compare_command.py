@@ -31,7 +31,7 @@ def compare(sides: Sequence[str], out: str, threshold: float | None, runs: str |
     from flows.compare.verdict import table as figures
     from flows.report.terminal import show, table
 
-    comparison, conclusion, _, folder = report(sides, out, runs or run_root(), threshold, _telling())
+    comparison, conclusion, _, folder = report(sides, out, runs or run_root(), threshold, _report_every())
     if as_json:
         print_safely(json.dumps(plain(comparison, conclusion), indent=2))
         return
@@ -43,7 +43,7 @@ def compare(sides: Sequence[str], out: str, threshold: float | None, runs: str |
     print_safely(f"page with pictures and figures: {short_path(folder / 'index.html')}")
 
 
-def _telling(every: float = 5.0) -> Callable[[str], None]:
+def _report_every(every: float = 5.0) -> Callable[[str], None]:
     """Return a function that prints a progress message, but at most one message every `every` seconds."""
     last = time.monotonic()
 

@@ -65,7 +65,7 @@ def against_champion(
         return alone, "the champion has other observation or action spaces"
     returns = [result["returns"] for result in results] or [[], []]
     verdict = compare_pairs(returns[0], returns[1], name, total, random)
-    return (results[0] if results else {}), verdict if verdict.decided else _tell_why(verdict, run, limit)
+    return (results[0] if results else {}), verdict if verdict.decided else _explain(verdict, run, limit)
 
 
 def against_random(run: RunDirectory, result: Mapping[str, Any], baseline: Mapping[str, Any]) -> GateVerdict:
@@ -83,10 +83,10 @@ def against_random(run: RunDirectory, result: Mapping[str, Any], baseline: Mappi
     if count >= FEWEST_SEEN:
         return against_baseline(result, baseline)
     words = f"undecided against the random baseline: {count} of {most_episodes(run)} episodes were played"
-    return _tell_why(GateVerdict(False, 0.0, -math.inf, math.inf, words, decided=False), run, _limit(run))
+    return _explain(GateVerdict(False, 0.0, -math.inf, math.inf, words, decided=False), run, _limit(run))
 
 
-def _tell_why(verdict: GateVerdict, run: RunDirectory, limit: float | None) -> GateVerdict:
+def _explain(verdict: GateVerdict, run: RunDirectory, limit: float | None) -> GateVerdict:
     """Add two facts to the sentence of an undecided verdict: the time limit that ended the comparison, and a command.
 
     The command resumes the run without a time limit, so that all episodes are played.

@@ -75,7 +75,7 @@ def _first_difference(original: Original, event: dict[str, Any], now: str, ours:
     """
     theirs = original.run_dir and checkpoint.find(Path(original.run_dir, "checkpoints"), int(ours.name))
     if theirs and not checkpoint.damage(theirs):
-        return str(next(compare.differences(theirs, ours)))
+        return str(next(compare.differences(theirs, ours), "the order of the entries in state.json"))
     then, names = event["tensors"], compare.tensor_names(checkpoint.load(ours)[0])
     if len(then) != len(now):
         return "the number of tensors"
@@ -86,15 +86,19 @@ def _first_difference(original: Original, event: dict[str, Any], now: str, ours:
 
 
 def verdict(run: RunDirectory) -> dict[str, Any]:
-    """Compare evaluations and dataset of a reproduction with the original, write reproduction.json, return the result.
+    """Compare all results of a reproduction with the original, write reproduction.json, return the result.
 
-    The caller has compared the checkpoints, which are identical. Raises `ReproductionMismatch` if evaluations or the
-    dataset differ.
+    The checkpoints are compared again, because a reproduction that was killed after a checkpoint and before its
+    comparison does not repeat it. Raises `ReproductionMismatch` if a checkpoint, an evaluation or the dataset differs.
     """
     original, lineage = Original.of(run), whole_lineage(run, {})
     common = [steps for steps in original.lineage["checkpoints"] if steps in lineage["checkpoints"]]
     if not common:
         raise RunError(f"{run.path}: no checkpoint at the same policy steps as {original.source}; nothing was compared")
+    for steps in common:
+        compared = verify(run, int(steps))
+        if compared is not None and not compared["same"]:
+            raise ReproductionMismatch(compared["sentence"])
     last = max(common, key=int)
     differing = [key for key in ("evaluations", "dataset_digest") if not _agrees(key, original.lineage, lineage)]
     tensors = len(lineage["checkpoints"][last]["tensors"]) // 8

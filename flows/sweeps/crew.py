@@ -88,7 +88,7 @@ class WorkerProcesses:
 
 class _Worker:
     def __init__(self, place: Mapping[str, str], log: Path) -> None:
-        self.place, self._told = place, log
+        self.place, self._log = place, log
         log.parent.mkdir(parents=True, exist_ok=True)
         with open(log, "ab") as output:
             self.process = start_warm(WORKER, log=output, env=place)  # the driver forwards Ctrl-C
@@ -107,7 +107,7 @@ class _Worker:
         """Clause that describes how the worker process ended, such as "worker 77 was killed by signal 9"."""
         code = self.process.wait()
         how = f"was killed by signal {-code}" if code < 0 else f"exited with code {code}"
-        return f"worker {self.process.pid} {how} (see its output in {self._told})"
+        return f"worker {self.process.pid} {how} (see its output in {self._log})"
 
     def train(self, training: TrialRun, on_evaluation: OnEvaluation | None, on_progress: OnProgress) -> End | None:
         """Train a run on this worker process and return its result; None if the process died."""

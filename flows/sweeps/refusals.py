@@ -203,11 +203,11 @@ def _refuse_unlike(tasks: Mapping[str, Sequence[str]], plan: SweepPlan) -> None:
     apart = [line for line in second if line not in first] or second
     raise UserError(
         f"{' '.join(apart)}: its task is {other}, but the task of the other trials is {one}; returns of different "
-        f"tasks cannot be compared, so run one sweep for each task{_tell_varied(apart, plan)}"
+        f"tasks cannot be compared, so run one sweep for each task{_describe_varied(apart, plan)}"
     )
 
 
-def _tell_varied(lines: Sequence[str], plan: SweepPlan) -> str:
+def _describe_varied(lines: Sequence[str], plan: SweepPlan) -> str:
     """Return a note in parentheses that lists which keys of these overrides the sweep varies; "" if none."""
     keys = {line.partition("=")[0] for line in lines}
     written = [f"{d.key} is varied: {d.written}" for d in plan.space if d.key in keys]

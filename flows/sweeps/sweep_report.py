@@ -283,7 +283,7 @@ def _status(folder: SweepFolder, plan: SweepPlan, study: Study | None) -> dict[s
         "best": best and rows[best.number],
         "confirmed": confirmed,
         "trial_0": describe_outside(plan),
-        "lost": None if study else _tell_rest(folder, plan),
+        "lost": None if study else _describe_rest(folder, plan),
     }
 
 
@@ -297,7 +297,7 @@ def _read_confirmed(folder: SweepFolder) -> dict[str, Any]:
     return confirmed
 
 
-def _tell_rest(folder: SweepFolder, plan: SweepPlan) -> str | None:
+def _describe_rest(folder: SweepFolder, plan: SweepPlan) -> str | None:
     """Return a sentence about a sweep whose Optuna study is missing, although folders of its trials exist.
 
     Returns None if there are no such folders.

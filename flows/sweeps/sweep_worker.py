@@ -34,7 +34,7 @@ from rlcore.system.imports import large_imports
 from rlcore.system.printable import print_traceback
 from rlcore.train.boundary import Boundary
 
-TELL_EVERY = 0.5  # minimal seconds between two progress events
+REPORT_EVERY = 0.5  # minimal seconds between two progress events
 FREE_WITHIN = 30.0  # maximal seconds to wait for the processes of a killed worker to exit
 
 
@@ -44,11 +44,11 @@ class SweepWorker:
     def __init__(self) -> None:
         self._output = os.fdopen(os.dup(1), "w", buffering=1)
         os.dup2(2, 1)  # output of libraries goes to stderr, because stdout is for events
-        self._told = 0.0
+        self._reported = 0.0
 
     def serve(self) -> None:
         """Read requests from stdin and train the requested runs, one after another, until stdin is closed."""
-        self._tell("ready")
+        self._send("ready")
         while line := sys.stdin.readline():
             request = json.loads(line)["train"]
             try:
@@ -56,9 +56,9 @@ class SweepWorker:
             except Exception as error:
                 if not isinstance(error, UserError):
                     print_traceback()
-                self._tell("ended", **end_by(error)._asdict())
+                self._send("ended", **end_by(error)._asdict())
             else:
-                self._tell("ended", state="over")
+                self._send("ended", state="over")
 
     def _train(self, run_dir: str, overrides: list[str], judged: bool) -> None:
         """Train a new run, or resume an unfinished one; if `judged` is True, the driver may prune it."""
@@ -72,11 +72,11 @@ class SweepWorker:
 
     def _listen(self, kind: str, facts: dict[str, Any]) -> None:
         if kind == "progress":
-            if time.monotonic() - self._told >= TELL_EVERY:
-                self._told = time.monotonic()
-                self._tell("progress", **facts)
+            if time.monotonic() - self._reported >= REPORT_EVERY:
+                self._reported = time.monotonic()
+                self._send("progress", **facts)
         elif kind == "stage" and facts.get("failure"):
-            self._tell("stage", doing=facts["doing"])
+            self._send("stage", doing=facts["doing"])
 
     def _ask(self, run: RunDirectory, at: Boundary) -> bool:
         """After an evaluation, ask the driver of the sweep if training should end; return True if it should.
@@ -85,11 +85,11 @@ class SweepWorker:
         """
         if "evaluate" not in at.due:
             return False
-        self._tell("evaluated", policy_steps=at.policy_steps)
+        self._send("evaluated", policy_steps=at.policy_steps)
         line = sys.stdin.readline()
         return bool(line) and not json.loads(line)["go_on"]
 
-    def _tell(self, event: str, **facts: Any) -> None:
+    def _send(self, event: str, **facts: Any) -> None:
         self._output.write(json.dumps({"event": event, **facts}) + "\n")
 
 

@@ -39,7 +39,8 @@ def build(cls: type, values: Any, prefix: str = "") -> Any:
     if not isinstance(values, Mapping):
         name = prefix.rstrip(".")
         raise UserError(
-            f"{name}={spell(values)}: {name} is a group of keys, not a single value; set its keys, as {name}.KEY=VALUE"
+            f"{name}={spell(values)}: {name} is a group of keys, not a single value; set its keys, as in "
+            f"{name}.KEY=VALUE"
         )
     fields, mistakes = {f.name: f for f in dataclasses.fields(cls)}, Mistakes()
     for key in values:

@@ -89,7 +89,7 @@ def load_policy(path: str | Path, seed: int = 0) -> LoadedPolicy:
             f"{path}: contains only the component {source.description['part']} of a learner, not a policy; load it "
             "with flows.load_part"
         )
-    with _tell_errors_in(source.place, source.files):
+    with _explain_errors(source.place, source.files):
         return LoadedPolicy(source.description, source.parts["agent"], seed)
 
 
@@ -107,7 +107,7 @@ def load_world_model(path: str | Path, seed: int = 0) -> LoadedWorldModel:
         UserError: If there is no model at `path`, if it is damaged, or if its algorithm has no world model.
     """
     source = read_source(path)
-    with _tell_errors_in(source.place, source.files):
+    with _explain_errors(source.place, source.files):
         return LoadedWorldModel(source.description, source.parts, seed)
 
 
@@ -127,7 +127,7 @@ def read_source(path: str | Path) -> Source:
         run = RunDirectory.of_checkpoint(path.resolve())
         return Source(describe(run, path), learning["learner"], f"checkpoint {path}")
     moment = {key: checkpoint.manifest(path)[key] for key in ("policy_steps", "digest")}
-    with _tell_errors_in(f"checkpoint {path}", "its files"):
+    with _explain_errors(f"checkpoint {path}", "its files"):
         return Source(bookkeeping["policy"] | moment, learning["learner"], f"checkpoint {path}")
 
 
@@ -151,7 +151,7 @@ def _checkpoint_at(path: Path) -> Path:
 
 
 @contextmanager
-def _tell_errors_in(source: str, files: str) -> Iterator[None]:
+def _explain_errors(source: str, files: str) -> Iterator[None]:
     """Return a context manager that converts errors caused by invalid files to a `UserError`.
 
     The files may be damaged or manipulated, so that reading them can raise almost any error. The message has `source`,
@@ -172,7 +172,7 @@ def _tell_errors_in(source: str, files: str) -> Iterator[None]:
 def _read_exported(path: Path) -> Source:
     """Load the components in a folder that `export_policy` wrote; raise UserError if its files are invalid."""
     files = f"policy.json and {AGENT[0]}"
-    with _tell_errors_in(str(path), files):
+    with _explain_errors(str(path), files):
         description = _description(path, "policy.json")
         beside = _read(path, BESIDE) if (path / BESIDE[0]).exists() else {}
         return Source(description, {**beside, "agent": _read(path, AGENT)}, str(path), files)
@@ -181,7 +181,7 @@ def _read_exported(path: Path) -> Source:
 def _read_part(path: Path) -> Source:
     """Load the component in a folder that `export_part` wrote; raise UserError if its files are invalid."""
     files = f"part.json and {PART[0]}"
-    with _tell_errors_in(str(path), files):
+    with _explain_errors(str(path), files):
         description = _description(path, "part.json")
         return Source(description, {str(description["part"]): _read(path, PART)}, str(path), files)
 

@@ -8,7 +8,6 @@ The learner sends the weights of its behavior policy as one vector of bytes, wit
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -18,10 +17,14 @@ from rlcore import streams
 from rlcore.algorithms import ALGORITHMS
 from rlcore.data.steps import transform_reward
 from rlcore.errors import RunError
+from rlcore.evaluation.policy import describe_mismatch
 from rlcore.functional.noise import Noise
 from rlcore.protocols import VectorEnv
+from rlcore.store.checkpoint import nested_state
 from rlcore.train.collect import Collector
 from rlcore.types import Context, Trajectory
+
+LENGTH = 8  # number of bytes in front of the weights that contain the length of their description
 
 
 class Player:
@@ -61,51 +64,30 @@ class Player:
         return self.collector.collect(length, random)
 
     def load_weights(self, version: int, weights: Tensor) -> None:
-        """Replace the weights of the policy by those of a learner, in place.
+        """Replace the state of the policy by that of a learner's policy, in place.
 
         Args:
             version: number of gradient steps after which the learner had these weights.
             weights: result of `flat_weights` for a policy of the same config, [bytes] uint8.
 
         Raises:
-            RunError: If the number of bytes differs from that of this policy.
+            RunError: If a name or shape differs from those of this policy.
         """
-        state = self.policy.state_dict()
-        sizes = [tensor.numel() * tensor.element_size() for tensor in _tensors(state)]
-        if len(weights) != sum(sizes):
-            raise RunError(
-                f"the policy has {sum(sizes)} bytes of weights, but {len(weights)} were sent; use the same config in "
-                "both processes"
-            )
-        parts = iter(weights.split(sizes))
-        self.policy.load_state_dict(_replace(state, parts))
+        parts = weights.numpy().tobytes()
+        size = int.from_bytes(parts[:LENGTH], "little")
+        state = nested_state.decode(parts[LENGTH : LENGTH + size], parts[LENGTH + size :])
+        wrong = describe_mismatch(state, self.policy.state_dict())
+        if wrong is not None:
+            raise RunError(f"the weights do not fit this policy: {wrong}; use the same config in both processes")
+        self.policy.load_state_dict(state)
         self.version = version
 
 
 def flat_weights(policy: Any) -> Tensor:
-    """Return all tensors of a policy's state as one vector of bytes on the CPU, [bytes] uint8."""
-    parts = [tensor.detach().cpu().contiguous().reshape(-1) for tensor in _tensors(policy.state_dict())]
-    return torch.cat([part.view(torch.uint8) for part in parts])
-
-
-def _tensors(state: Mapping[str, Any]) -> Iterator[Tensor]:
-    """Yield the tensors of a nested state, in the order of its keys."""
-    for value in state.values():
-        if isinstance(value, Mapping):
-            yield from _tensors(value)
-        elif isinstance(value, Tensor):
-            yield value
-
-
-def _replace(state: Mapping[str, Any], parts: Iterator[Tensor]) -> dict[str, Any]:
-    """Return a nested state in which the tensors are replaced by those of `parts`, each given as bytes."""
-
-    def value(old: Any) -> Any:
-        if isinstance(old, Mapping):
-            return _replace(old, parts)
-        return next(parts).clone().view(old.dtype).reshape(old.shape) if isinstance(old, Tensor) else old
-
-    return {name: value(old) for name, old in state.items()}
+    """Return the state of a policy, with names and shapes, as one vector of bytes on the CPU, [bytes] uint8."""
+    names, tensors = nested_state.encode(policy.state_dict())
+    parts = len(names).to_bytes(LENGTH, "little") + names + tensors
+    return torch.frombuffer(bytearray(parts), dtype=torch.uint8)
 
 
 def make_behavior_policy(context: Context) -> Any:
@@ -119,6 +101,7 @@ def make_behavior_policy(context: Context) -> Any:
     config = context.config
     algorithm, name = ALGORITHMS[config.algo.name], "make_behavior_policy"
     rng = torch.Generator().manual_seed(streams.integer(config.seed, "init"))
-    agent = algorithm.Agent(config.algo, context.spec, config.distribution.type, rng)
+    with torch.random.fork_rng(devices=[]):  # layers without an explicit initialization use torch's global generator
+        agent = algorithm.Agent(config.algo, context.spec, config.distribution.type, rng)
     make = getattr(algorithm, name, None) or getattr(getattr(algorithm, "learner", None), name, None)
     return context.fabric.to_device(agent if make is None else make(agent, config.algo))

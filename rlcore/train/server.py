@@ -83,7 +83,7 @@ class TrainerServer:
     def __init__(self, run: RunDirectory, output: Any) -> None:
         self.run, self.output = run, output
         self.commands: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
-        self.session: Any = None
+        self.trainer: Any = None
         self.interrupted = False
         self.deferring = False  # True while signals raise no exception; the current task checks `interrupted`
         self.lost: str | None = None  # message about an iteration that was interrupted
@@ -113,8 +113,8 @@ class TrainerServer:
         if self.interrupted:
             return
         self.interrupted = True
-        if self.session is not None:
-            self.session.interrupted = True
+        if self.trainer is not None:
+            self.trainer.interrupted = True
         if not self.deferring:
             raise Interrupted
 
@@ -147,23 +147,23 @@ class TrainerServer:
         """Create the `RunTrainer`, execute commands until `stop`, and return the exit code."""
         from rlcore.train.run_trainer import RunTrainer
 
-        self.session = RunTrainer(self.run)
-        self.send("ready", policy_steps=self.session.policy_steps, total_steps=self.session.training.budget)
+        self.trainer = RunTrainer(self.run)
+        self.send("ready", policy_steps=self.trainer.policy_steps, total_steps=self.trainer.training.budget)
         while True:
             request = self.commands.get()
             command = request["command"]
             if command == "stop":
-                self.session.close()
+                self.trainer.close()
                 self.send("stopped")
                 return 0
             if command == "advance":
                 self._advance()
             elif command == "checkpoint":
                 with self.defer_signals():
-                    saved = self.session.save()
+                    saved = self.trainer.save()
                 self.send("checkpoint", **saved)
             elif command == "evaluate":
-                self.send("evaluation", **self.session.evaluate(self._work("evaluation", "episodes")))
+                self.send("evaluation", **self.trainer.evaluate(self._work("evaluation", "episodes")))
             elif command == "call":
                 call(request["function"], request["arguments"], self.send)
 
@@ -193,7 +193,7 @@ class TrainerServer:
                 return
             each = (time.monotonic() - begun) / done
             if self.interrupted and (left := each * (total - done)) >= LONG_UPDATE:
-                self.lost = self.session.describe_lost_work(done, total, left)
+                self.lost = self.trainer.describe_lost_work(done, total, left)
                 raise Interrupted
             if each * total >= LONG_UPDATE:
                 work(done, total)
@@ -212,7 +212,7 @@ class TrainerServer:
                 self.send("progress", **progress)
 
         with self.defer_signals():
-            boundary = self.session.advance(on_progress, self._update())
+            boundary = self.trainer.advance(on_progress, self._update())
             if last:  # progress at a boundary is always sent
                 self.send("progress", **last)
         self.send("boundary", **asdict(boundary))
@@ -221,13 +221,13 @@ class TrainerServer:
         """Save the state after a signal if possible, and return exit code 130."""
         self.interrupted = self.deferring = True
         path = None
-        if not self.lost and self.session is not None and self.session.policy_steps and self.session.savable:
-            path = self.session.save()["path"]
-        if self.session is not None and history(self.run.events).ended is None:  # do not end a finished run again
-            self.session.events.append(
-                "end", policy_steps=self.session.policy_steps, status="interrupted", reason="signal"
+        if not self.lost and self.trainer is not None and self.trainer.policy_steps and self.trainer.savable:
+            path = self.trainer.save()["path"]
+        if self.trainer is not None and history(self.run.events).ended is None:  # do not end a finished run again
+            self.trainer.events.append(
+                "end", policy_steps=self.trainer.policy_steps, status="interrupted", reason="signal"
             )
-        policy_steps = self.session.policy_steps if self.session else 0
+        policy_steps = self.trainer.policy_steps if self.trainer else 0
         self.send("interrupted", policy_steps=policy_steps, path=path, lost=self.lost)
         return 130
 
@@ -243,7 +243,7 @@ class TrainerServer:
                     return 0
                 with self.run.writing():
                     return self._guard()
-            except Interrupted:  # before the session was created
+            except Interrupted:  # before the trainer was created
                 return self.interrupt()
         except UserError as error:
             self.send("error", sentence=str(error), kind="UserError", exit=2)

@@ -23,16 +23,16 @@ def run_worker_rank(run: RunDirectory) -> None:
     """
     from rlcore.train.run_trainer import RunTrainer
 
-    session = RunTrainer(run)
+    trainer = RunTrainer(run)
     for line in sys.stdin:
         command, *rest = line.split()
         if command == "advance":
-            session.advance_worker(int(rest[0]))
+            trainer.advance_worker(int(rest[0]))
         elif command == "save":
-            session.training.state_dict(run.checkpoints)
+            trainer.training.state_dict(run.checkpoints)
         else:
             break
-    session.close()
+    trainer.close()
 
 
 def main() -> None:

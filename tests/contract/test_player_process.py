@@ -50,7 +50,9 @@ def test_load_weights_refuses_policy_of_other_size() -> None:
     assert weights.dtype == torch.uint8
     player.load_weights(7, weights)
     assert player.version == 7 and torch.equal(flat_weights(player.policy), weights)
-    with pytest.raises(RunError, match=r"^the policy has \d+ bytes of weights, but \d+ were sent; use the same config"):
+    with pytest.raises(
+        RunError, match=r"^the weights do not fit this policy: .*; use the same config in both processes$"
+    ):
         player.load_weights(8, flat_weights(other.learner.behavior_policy))
     assert player.version == 7
 

@@ -172,7 +172,9 @@ class DreamerLearner(protocols.Learner):
             targets += [] if behavior.target is None else [behavior.target]
         self.step = Step(self.gradient_step, optimizers, targets, context)
         self.transferable_components = tuple(
-            name for name in ("agent", "critic", "target_critic", "moments") if name in self.components()
+            name
+            for name in self.components()
+            if name.startswith(("agent", "actor", "critic", "target_critic", "moments")) and "optimizer" not in name
         )
 
     def make_modules(self, context: Context, rng: torch.Generator) -> Sequence[Optimizer]:
@@ -306,7 +308,9 @@ class DreamerLearner(protocols.Learner):
             "world_optimizer": self.world_optimizer,
         }
         for behavior in self.behaviors:
-            found |= behavior.components()
+            own = behavior.components()
+            assert not found.keys() & own.keys(), f"two behaviors are named {behavior.name!r}"
+            found |= own
         if self.explorer is not None:
             found["exploration"] = self.explorer.amount
         return found

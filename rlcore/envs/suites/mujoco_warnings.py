@@ -17,11 +17,11 @@ def log_mujoco_warnings() -> None:
     redirects them to a logger without a filter for repeated texts. Therefore call this function after that import.
     """
     mujoco: Any = importlib.import_module("mujoco")
-    mujoco.set_mju_user_warning(_tell)
+    mujoco.set_mju_user_warning(_warn)
 
 
 @functools.cache
-def _tell(text: str) -> None:
+def _warn(text: str) -> None:
     """Log a warning of MuJoCo.
 
     Deprecation warnings about files of packages are logged at debug level, because users cannot fix these files.

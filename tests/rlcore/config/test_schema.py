@@ -80,7 +80,7 @@ def test_build_accepts_yaml_spellings_of_numbers() -> None:
 
 def test_build_refuses_single_value_for_group() -> None:
     with pytest.raises(
-        UserError, match=r"^p=5: p is a group of keys, not a single value; set its keys, as p\.KEY=VALUE$"
+        UserError, match=r"^p=5: p is a group of keys, not a single value; set its keys, as in p\.KEY=VALUE$"
     ):
         build(Outer, 5, "p.")  # pyright: ignore[reportArgumentType]
 

@@ -80,9 +80,9 @@ class DiambraSuite(Suite):
             claimed[1].close()
         mistakes.raise_collected()
         assert claimed is not None
-        _tell_unused(tuple(_unused(arguments)))
+        _warn_unused(tuple(_unused(arguments)))
         if keys.repeat_action > 1 and keys.diambra_settings.step_ratio != 1:
-            _tell_step_ratio(keys.repeat_action, keys.diambra_settings.step_ratio)
+            _warn_step_ratio(keys.repeat_action, keys.diambra_settings.step_ratio)
         engine = Engine(*claimed, patience=keys.diambra_settings.grpc_timeout)
         try:
             return DiambraEnv(env_id, keys, OUTFITS[env_id], engine, render_mode)
@@ -159,14 +159,14 @@ def _unused(wrapper: Mapping[str, Any]) -> Sequence[str]:
 
 
 @functools.cache
-def _tell_unused(sentences: tuple[str, ...]) -> None:
+def _warn_unused(sentences: tuple[str, ...]) -> None:
     """Log each message about keys without effect once."""
     for sentence in sentences:
         log.warning("%s", sentence)
 
 
 @functools.cache
-def _tell_step_ratio(repeat: int, ratio: int) -> None:
+def _warn_step_ratio(repeat: int, ratio: int) -> None:
     log.warning(
         "env.action_repeat=%d: the engine plays one frame per repeat, "
         "so env.wrapper.diambra_settings.step_ratio is 1 instead of %d",
