@@ -85,8 +85,10 @@ class Process:
         module = next((word for word in self.words if word.startswith(("rlcore.", "flows."))), "")
         if module == "rlcore.system.lifeline":
             module = self.words[self.words.index(module) + 2]
-        rooms = {"flows.cli.": "cli", "flows.tracking": "mirror"}
-        named = next((name for room, name in rooms.items() if module.startswith(room)), module.rpartition(".")[2])
+        prefixes = {"flows.cli.": "cli", "flows.tracking": "mirror", "rlcore.train.server": "trainer"}
+        named = next(
+            (name for prefix, name in prefixes.items() if module.startswith(prefix)), module.rpartition(".")[2]
+        )
         return named or next(iter(self.words), "")
 
 

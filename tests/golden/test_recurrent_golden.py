@@ -55,7 +55,7 @@ MUTANTS = (
     Mutant(
         "the value loss does not reach the core",
         UNROLL,
-        swap("self.critic(found)", "self.critic(found.detach())"),
+        swap("self.critic(features)", "self.critic(features.detach())"),
         GRADIENTS,
     ),
     # The value after the rollout.

@@ -353,7 +353,7 @@ def test_unsupported_suite_hides_mistakes_in_its_keys():
 
 def test_buffer_size_below_batch_size_is_refused():
     sentence = error_message(["exp=sac_pendulum", "buffer.size=255"])
-    assert sentence.startswith("buffer.size=255: ") and "algo.per_rank_batch_size (256)" in sentence
+    assert sentence.startswith("buffer.size=255: ") and "algo.per_rank_batch_size=256" in sentence
     compose(["exp=sac_pendulum", "buffer.size=256"])
 
 
