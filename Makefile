@@ -1,6 +1,6 @@
 # make install  set up .venv; a second call installs nothing. All targets below except `down` and `clean` start with this
 # make train    train PPO on CartPole-v1 and register the model; add settings with ARGS: make train ARGS="seed=3"
-# make test     run all checks and all tests that are not marked heavy, about 12 minutes on two cores; ALL=1 or
+# make test     run all checks and all tests that are not marked heavy, about 15 minutes on two cores; ALL=1 or
 #               `make test-all` runs every test; add arguments for pytest with ARGS: make test ARGS="-k resume"
 # make quick    run format, lint, types and fast unit tests, about 2 minutes on two cores
 # make check    run format, lint, types, import layers, docstrings, spelling, documentation

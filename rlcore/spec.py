@@ -250,7 +250,12 @@ class EnvSpec:
             *obs,
             *(text for each in obs.values() for text in (each.dtype, each.kind)),
         ]
-        sizes = [*action.shape, *action.nvec, *action.start, *(size for each in obs.values() for size in each.shape)]
+        sizes: list[Any] = [
+            *action.shape,
+            *action.nvec,
+            *action.start,
+            *(size for each in obs.values() for size in each.shape),
+        ]
         if not all(isinstance(text, str) for text in texts) or not all(isinstance(size, int) for size in sizes):
             raise TypeError("a text or a size of the spec has a wrong type")
         return EnvSpec(data["id"], obs, action)

@@ -97,7 +97,7 @@ def load(choices: Sequence[str], groups: Mapping[str, Sequence[str]]) -> DictCon
     except Exception as error:  # Hydra's errors, and any error that a malformed file causes (YAML, types, encodings)
         raise UserError(mistakes.of_files(error, " ".join(choices), groups)) from None
     if "exp" in composed:
-        raise UserError(f"{preset}: the file must begin with the line `# @package _global_`; add it")
+        raise UserError(f"{preset}: the first line of the file must be `# @package _global_`; add it, or move it there")
     _label(composed, preset.partition("=")[2])
     return composed
 

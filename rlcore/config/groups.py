@@ -280,7 +280,7 @@ class BufferConfig:
 class CheckpointConfig:
     """Frequency and number of checkpoints. These keys do not affect learning."""
 
-    every: int | None = arg(None, "policy steps between checkpoints; null = 20 checkpoints per run", low=1)
+    every: int | None = arg(None, "policy steps between checkpoints; null = algo.total_steps / 20, rounded up", low=1)
     keep_last: int | None = arg(
         5, "number of scheduled checkpoints to keep, in addition to the newest and the best one; null = all", low=1
     )
@@ -368,7 +368,7 @@ class ModelManagerConfig:
 class EvaluationConfig:
     """Evaluations of the policy: how often, on how many episodes. These keys do not affect learning."""
 
-    every: int | None = arg(None, "policy steps between evaluations; null = 10 evaluations per run", low=1)
+    every: int | None = arg(None, "policy steps between evaluations; null = algo.total_steps / 10, rounded up", low=1)
     episodes: int = arg(10, "number of greedy episodes of each evaluation during training", low=1, high=MANY_EPISODES)
     final_episodes: int = arg(
         100,

@@ -101,7 +101,7 @@ def wrong_field(content: Mapping[str, Any]) -> str | None:
             return name
         if isinstance(value, list) and not all(isinstance(element, NUMBER) for element in value):
             return name
-        if name in WITH_FIELDS and value is not None and (inner := wrong_field(value)) is not None:
+        if name in WITH_FIELDS and isinstance(value, Mapping) and (inner := wrong_field(value)) is not None:
             return f"{name}.{inner}"
     return None
 

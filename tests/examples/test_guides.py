@@ -33,7 +33,7 @@ from tests import processes
 
 DOCS = processes.ROOT / "docs"
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-PATH = re.compile(r"# ([\w/.]+\.(?:py|yaml))\n")
+PATH = re.compile(r"(# @package _global_\n)?# ([\w/.]+\.(?:py|yaml))\n")  # Hydra's header must be the first line
 SMALL = ["metric.log_level=0", "algo.compile=false"]
 RUN = [
     "exp=ppo",
@@ -55,7 +55,8 @@ def blocks(page: str) -> list[tuple[str, str, str]]:
     found = []
     for language, text in BLOCK.findall((DOCS / f"{page}.md").read_text()):
         path = PATH.match(text)
-        found.append((language, path[1] if path else "", text[path.end() :] if path else text))
+        header = (path[1] or "") if path else ""
+        found.append((language, path[2] if path else "", header + text[path.end() :] if path else text))
     return found
 
 
