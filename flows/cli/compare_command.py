@@ -47,10 +47,10 @@ def _report_every(every: float = 5.0) -> Callable[[str], None]:
     """Return a function that prints a progress message, but at most one message every `every` seconds."""
     last = time.monotonic()
 
-    def tell(done: str) -> None:
+    def report(done: str) -> None:
         nonlocal last
         if time.monotonic() - last >= every:
             last = time.monotonic()
             print_safely(done, file=sys.stderr)
 
-    return tell
+    return report

@@ -120,7 +120,7 @@ def _effort(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     speed = f"{rate:,.0f} steps/s" if rate is not None else "not trained yet"
     aliases = f" ({', '.join(model['aliases'])})" if model.get("aliases") else ""
     return [
-        ("policy steps", f"{steps} in {summary['updates']:,} updates"),
+        ("policy steps", f"{steps} in {summary['updates']:,} gradient steps"),
         ("time", f"{duration(summary['wall_s'])} ({speed}; processor {duration(summary['cpu_s'])})"),
         ("model", f"{model['name']} version {model['version']}{aliases}" if model.get("name") else "not registered"),
     ]

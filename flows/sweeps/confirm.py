@@ -40,10 +40,10 @@ def confirm(sweep: Sweep) -> Iterator[Job]:
         emit("phase", {"doing": "confirmation", "total": 2 * len(wanted["winner"])})
     for pair in zip(*wanted.values(), strict=True):
         for training in pair:
-            while not sweep.hands.free:
+            while not sweep.executor.free:
                 _wait(sweep, failures)
             yield Job(f"{training.run_dir.parent.name}, {training.run_dir.name.replace('_', ' ')}", [training])
-    while sweep.hands.busy:
+    while sweep.executor.busy:
         _wait(sweep, failures)
     if failures:
         raise type(failures[0])(f"sweep {sweep.folder.name}: the confirmation of the winner failed: {failures[0]}")
@@ -135,6 +135,6 @@ def interval(winner: Sequence[float], default: Sequence[float]) -> tuple[float, 
 
 
 def _wait(sweep: Sweep, failures: list[RunError]) -> None:
-    job, end = sweep.hands.wait()
+    job, end = sweep.executor.wait()
     if end.state in ("failed", "unfinished"):
         failures.append(FAULTS.get(end.fault, RunError)(f"{job.label}: {end.sentence}"))

@@ -162,12 +162,12 @@ class WorkPoolExecutor:
 
 
 @contextmanager
-def cancel_with(flow_run: UUID, hands: WorkPoolExecutor) -> Iterator[None]:
+def cancel_with(flow_run: UUID, executor: WorkPoolExecutor) -> Iterator[None]:
     """Context manager that cancels the running trials of a sweep if the flow run of the sweep is cancelled.
 
     Args:
         flow_run: id of the sweep's flow run.
-        hands: the executor, which runs the trials.
+        executor: the executor, which runs the trials.
 
     Yields:
         Nothing.
@@ -179,5 +179,5 @@ def cancel_with(flow_run: UUID, hands: WorkPoolExecutor) -> Iterator[None]:
             with get_client(sync_client=True) as client:
                 state = client.read_flow_run(flow_run).state
             if state is not None and (state.is_cancelling() or state.is_cancelled()):
-                hands.cancel()
+                executor.cancel()
         raise

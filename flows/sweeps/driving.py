@@ -30,7 +30,7 @@ class Sweep:
         self.folder, self.plan, self.pace, self.config = folder, plan, plan.pace, plan.config
         self.runs = folder.runs
         self.study = Study(self.plan, folder.storage(plan), folder.study_name(plan))
-        self.hands: Executor
+        self.executor: Executor
         self.page = threading.Lock()  # locked while a thread writes the page
         self.is_reported = False  # True after the page was written for the last time
         self._one = threading.Lock()  # guards the study, because jobs report from threads
@@ -101,17 +101,17 @@ def trials(sweep: Sweep) -> Iterator[Job]:
     study, begun = sweep.study, sweep.study.list_unfinished()
     faults = Faults(study, sweep.folder.resume_command)
     while True:
-        while sweep.hands.free and not faults.full:
+        while sweep.executor.free and not faults.full:
             number = begun.pop(0) if begun else study.ask()
             if number is None:
                 break
             yield sweep.job(number)
-        if not sweep.hands.busy:
+        if not sweep.executor.busy:
             number = faults.again()
             if number is None:
                 break
             yield sweep.job(number)
-        job, end = sweep.hands.wait()
+        job, end = sweep.executor.wait()
         assert job.number is not None
         sweep.record(job, faults.classify(job.number, end))
     faults.raise_collected()

@@ -97,7 +97,7 @@ def group_of(overrides: Sequence[str], workers: int | None = None) -> RunGroup:
     return RunGroup(str(name), trainings, min(at_once, len(trainings)), config.fabric.accelerator)
 
 
-def run_jobs(group: RunGroup, hands: Executor) -> Iterator[Job]:
+def run_jobs(group: RunGroup, executor: Executor) -> Iterator[Job]:
     """Yield the unfinished runs of a group, each when a worker is free to train it.
 
     The caller must start each run. The iterator ends when all runs have ended. If a run fails, the others continue, and
@@ -106,17 +106,17 @@ def run_jobs(group: RunGroup, hands: Executor) -> Iterator[Job]:
     failures: list[str] = []
 
     def wait() -> None:
-        job, end = hands.wait()
+        job, end = executor.wait()
         if end.state in ("failed", "unfinished"):
             failures.append(f"{job.label}: {end.sentence}")
 
     for training in group.trainings:
         if training.state == "over":
             continue
-        while not hands.free:
+        while not executor.free:
             wait()
         yield Job(training.run_dir.name, [training])
-    while hands.busy:
+    while executor.busy:
         wait()
     if failures:
         raise RunError(f"{len(failures)} of {len(group.trainings)} runs of group {group.name} failed; {failures[0]}")

@@ -137,8 +137,8 @@ options: dict[str, Any] = {"task_run_name": _name, "cache_policy": NO_CACHE, "pe
 
 
 @task(name="train", version=VERSION, **options)
-def _train(hands: LocalExecutor, job: Job) -> Any:
-    end = hands.train(job)
+def _train(executor: LocalExecutor, job: Job) -> Any:
+    end = executor.train(job)
     return Failed(message=end.sentence) if end.state in ("failed", "unfinished") else end.state
 
 

@@ -71,12 +71,12 @@ def managed_sweep(algo: str, overrides: list[str], name: str, accelerator: str =
                 refresh_reports(sweep),
             ):
                 if log:
-                    sweep.hands = hands = WorkPoolExecutor(sweep, "gpu" if accelerator else "default")
-                    with cancel_with(context.flow_run.id, hands):
+                    sweep.executor = executor = WorkPoolExecutor(sweep, "gpu" if accelerator else "default")
+                    with cancel_with(context.flow_run.id, executor):
                         yield sweep
                     return
                 workers, device = sweep.config.workers, first.fabric.accelerator
-                with local_executor(workers, device, folder.workers_log, sweep.review) as sweep.hands:
+                with local_executor(workers, device, folder.workers_log, sweep.review) as sweep.executor:
                     yield sweep
 
 
@@ -119,4 +119,4 @@ def start(sweep: Sweep, job: Job) -> None:
                 f"does not belong to {job.label.partition(':')[0]} of this study; move "
                 f"{short_path(training.run_dir.parent)} away, or choose another sweep.name"
             )
-    sweep.hands.start(job)
+    sweep.executor.start(job)

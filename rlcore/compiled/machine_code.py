@@ -160,7 +160,7 @@ def _build_or_refuse(functions: Sequence[TracedFunction]) -> None:
         _build_or_refuse([each for each in functions if each.key != key])
 
 
-def rehearsing() -> bool:
+def in_warm_up() -> bool:
     """Return True during a warm-up (inside `side_by_side`), in which functions are not compiled yet."""
     return _waiting is not None
 
@@ -184,7 +184,7 @@ def leave_as_written(what: str, began_with: str, began: bool, error: Exception, 
     if isinstance(error, CompilationError):
         if began:
             raise RunError(f"the run began with {began_with}, but {what} cannot be compiled now: {error}") from error
-        if not rehearsing():
+        if not in_warm_up():
             _warn(what, error)
         return
     if began:
@@ -192,7 +192,7 @@ def leave_as_written(what: str, began_with: str, began: bool, error: Exception, 
             f"the run began with {began_with}, but torch {torch.__version__} cannot trace it now "
             f"({first_line(error)}); resume the run with the version of torch that it began with{else_do}"
         ) from error
-    if not rehearsing():
+    if not in_warm_up():
         log.warning("%s is not compiled and runs as eager code: %s", what, first_line(error))
 
 

@@ -53,7 +53,7 @@ def test_summary_table_shows_steps_model_and_files(columns: int | None, run: Run
     text = re.sub(r"\x1b\[\d*m", "", printed(summary_table(SUMMARY, run, commands), columns=columns))
     for expected in (
         "PPO on CartPole-v1 · seed 42",
-        "65,536 (65,313 env steps) in 640 updates",
+        "65,536 (65,313 env steps) in 640 gradient steps",
         "1:15 (872 steps/s; processor 1:11)",
         "ppo-CartPole-v1 version 3 (challenger, champion)",
         " runs/cart\n",

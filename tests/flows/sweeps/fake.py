@@ -103,9 +103,9 @@ def drive(folder: SweepFolder, places: int = 3, seed: int = 0) -> Sweep:
 
 def drive_sweep(sweep: Sweep, places: int = 3, seed: int = 0) -> Sweep:
     """Run all trials of a sweep, and return the sweep."""
-    sweep.hands = FakeExecutor(sweep, places, seed)
+    sweep.executor = FakeExecutor(sweep, places, seed)
     for job in trials(sweep):
-        sweep.hands.start(job)
+        sweep.executor.start(job)
     return sweep
 
 

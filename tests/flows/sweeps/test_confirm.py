@@ -105,10 +105,10 @@ def finished_sweep(folder: Path, name: str, *overrides: str) -> Sweep:
 
 
 def run_confirmation(sweep: Sweep, fails: str = "") -> dict[str, Any]:
-    sweep.hands = hands = ConfirmingExecutor(sweep, 3, 0)
-    hands.fails = fails
+    sweep.executor = executor = ConfirmingExecutor(sweep, 3, 0)
+    executor.fails = fails
     for job in confirm(sweep):
-        hands.start(job)
+        executor.start(job)
     verdict(sweep)
     return json.loads(sweep.folder.confirmed.read_text()) if sweep.folder.confirmed.exists() else {}
 

@@ -106,9 +106,9 @@ def drive_pool(folder: Any, pool: Pool, monkeypatch: pytest.MonkeyPatch, stop_af
     monkeypatch.setattr(deployed, "run_deployment", pool.run_deployment)
     monkeypatch.setattr(deployed, "get_client", client)
     sweep = pool.sweep = Sweep(folder, folder.read())
-    sweep.hands = WorkPoolExecutor(sweep, "default")
+    sweep.executor = WorkPoolExecutor(sweep, "default")
     for started, job in enumerate(trials(sweep)):
-        sweep.hands.start(job)
+        sweep.executor.start(job)
         if started + 1 >= stop_after:
             break
     return sweep
@@ -158,7 +158,7 @@ def states_after_interrupt(
     waits = list(pool.runs.values())[1]
     waits.state = Scheduled()
     pool.runs[own.id] = own
-    with pytest.raises(type(raised)), deployed.cancel_with(own.id, sweep.hands):  # pyright: ignore[reportArgumentType]
+    with pytest.raises(type(raised)), deployed.cancel_with(own.id, sweep.executor):  # pyright: ignore[reportArgumentType]
         raise raised
     return [run.state.type.value for run in pool.runs.values() if run.state and run is not own]
 
