@@ -110,7 +110,7 @@ def test_failed_warm_up_only_costs_time(
         1,
         1,
     ]  # acting in the warm-up, then both functions: these builds are not cached
-    assert not machine_code.rehearsing()
+    assert not machine_code.in_warm_up()
 
 
 def test_warm_up_ends_without_update(builds: list[list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
