@@ -129,19 +129,19 @@ def test_async_mode_keeps_every_worker_busy(tmp_path: Path) -> None:
         overrides = [line for line in BATCHES if mode == "batch" or line != "sweep.batch=3"]
         folder, _ = make_sweep(tmp_path, name, *overrides, f"sweep.mode={mode}")
         sweep = Sweep(folder, folder.read())
-        sweep.hands = hands = FakeExecutor(sweep, 3, 0)
+        sweep.executor = executor = FakeExecutor(sweep, 3, 0)
         idle = 0
-        wait = hands.wait
+        wait = executor.wait
 
         def counted() -> Any:
             nonlocal idle
-            idle += hands.free and len(hands.started) < 12
+            idle += executor.free and len(executor.started) < 12
             return wait()
 
-        hands.wait = counted  # type: ignore[method-assign]
+        executor.wait = counted  # type: ignore[method-assign]
         for job in trials(sweep):
-            hands.start(job)
-        assert len(hands.started) == 12
+            executor.start(job)
+        assert len(executor.started) == 12
         return idle
 
     assert count_idle("async", "async") == 0
