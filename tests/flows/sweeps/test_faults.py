@@ -60,10 +60,10 @@ class FaultyExecutor(FakeExecutor):
 
 def drive_with_faults(folder: SweepFolder, faults: dict[int, list[End]]) -> tuple[Sweep, FaultyExecutor]:
     sweep = Sweep(folder, folder.read())
-    sweep.hands = hands = FaultyExecutor(sweep, 2, faults)
+    sweep.executor = executor = FaultyExecutor(sweep, 2, faults)
     for job in trials(sweep):
-        hands.start(job)
-    return sweep, hands
+        executor.start(job)
+    return sweep, executor
 
 
 @pytest.fixture
@@ -90,9 +90,9 @@ def test_full_disk_leaves_trials_unfinished(tmp_path: Path, whole: Any) -> None:
 
 
 def test_killed_trial_is_retried_alone(tmp_path: Path, whole: Any) -> None:
-    sweep, hands = drive_with_faults(make_sweep(tmp_path, "once", *FEW)[0], {2: [KILLED]})
+    sweep, executor = drive_with_faults(make_sweep(tmp_path, "once", *FEW)[0], {2: [KILLED]})
     assert without_attempts(trial_results(sweep)) == without_attempts(whole)
-    assert hands.beside["2, 2"] == 0
+    assert executor.beside["2, 2"] == 0
 
 
 def test_repeatedly_killed_trial_fails_after_last_attempt(tmp_path: Path, whole: Any) -> None:
@@ -112,8 +112,8 @@ def test_change_sweep_failed_retries_only_failed_trials(tmp_path: Path, whole: A
     assert sweep.study.list_failed() == [1]
     before = sweep.study._study.study_name
     change_sweep("failed", [], failed=True)
-    sweep, hands = drive_with_faults(folder, {})
-    assert [label.partition(":")[0] for label in hands.started] == ["trial 1"]
+    sweep, executor = drive_with_faults(folder, {})
+    assert [label.partition(":")[0] for label in executor.started] == ["trial 1"]
     assert without_attempts(trial_results(sweep)) == without_attempts(whole)
     assert sweep.study._study.study_name == f"{before} (2)"
     assert optuna.get_all_study_names(sweep.study._database) == [f"{before} (2)"]

@@ -77,8 +77,8 @@ def test_run_jobs_continues_after_failed_run(tmp_path: Path, monkeypatch: pytest
             done.append(running[0].label)
             return running.pop(0), End("failed", "no luck") if len(done) == 1 else End("over")
 
-    hands = SerialExecutor()
+    executor = SerialExecutor()
     with pytest.raises(RunError, match=r"1 of 3 runs of group mine failed; seed=0: no luck"):
-        for job in run_jobs(group, hands):
-            hands.start(job)
+        for job in run_jobs(group, executor):
+            executor.start(job)
     assert done == ["seed=0", "seed=1", "seed=2"]

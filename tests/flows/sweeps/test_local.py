@@ -59,14 +59,14 @@ def test_local_executor_gives_each_worker_one_gpu(
     monkeypatch.setattr(local, "visible_gpus", lambda: gpus)
     monkeypatch.setattr(local, "warm_trainers", no_trainers)
     monkeypatch.setattr(crew, "_Worker", Worker)
-    with local.local_executor(workers, accelerator, tmp_path / "log") as hands:
-        hands._busy = len(expected) - 1
-        assert hands.free
-        hands._busy = len(expected)
-        assert not hands.free  # at most one trial per GPU
+    with local.local_executor(workers, accelerator, tmp_path / "log") as executor:
+        executor._busy = len(expected) - 1
+        assert executor.free
+        executor._busy = len(expected)
+        assert not executor.free  # at most one trial per GPU
         trainings = [TrialRun(tmp_path / str(number), ()) for number in range(len(expected))]
         threads = [
-            threading.Thread(target=hands._crew.train, args=(training, None, lambda facts: None))
+            threading.Thread(target=executor._crew.train, args=(training, None, lambda facts: None))
             for training in trainings
         ]
         for thread in threads:

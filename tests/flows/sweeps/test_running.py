@@ -23,7 +23,7 @@ def sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sweep:
     monkeypatch.chdir(tmp_path)
     folder: SweepFolder = make_sweep(tmp_path, "mine", "sweep.trials=3", "sweep.sampler=random")[0]
     sweep = Sweep(folder, folder.read())
-    sweep.hands = FakeExecutor(sweep, 2, 0)
+    sweep.executor = FakeExecutor(sweep, 2, 0)
     assert sweep.study.ask() == 0
     return sweep
 
@@ -38,7 +38,7 @@ def test_start_accepts_folder_of_same_trial(sweep: Sweep) -> None:
     job = sweep.job(0)
     create_trial_run(job, "metric.log_every=77", "num_threads=2")  # keys without effect on learning and evaluation
     start(sweep, job)
-    assert sweep.hands.busy
+    assert sweep.executor.busy
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_start_refuses_folder_of_other_config(sweep: Sweep, changed: str, messag
     create_trial_run(job, changed)
     with pytest.raises(UserError, match=message):
         start(sweep, job)
-    assert not sweep.hands.busy
+    assert not sweep.executor.busy
 
 
 def test_start_recognizes_alias_of_initial_weights(sweep: Sweep, tmp_path: Path) -> None:
@@ -70,4 +70,4 @@ def test_start_recognizes_alias_of_initial_weights(sweep: Sweep, tmp_path: Path)
     create_run(*compose([*line, f"init_from={tmp_path / 'kept'}"]), line, source)
     job.trainings[0] = type(job.trainings[0])(job.trainings[0].run_dir, (*line, f"init_from={alias}"))
     start(sweep, job)
-    assert sweep.hands.busy
+    assert sweep.executor.busy
