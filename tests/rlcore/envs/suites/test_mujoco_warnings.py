@@ -15,7 +15,7 @@ def test_mujoco_warning_is_logged_once_without_deprecations(
     env_id: str, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     mujoco = pytest.importorskip("mujoco")
-    mujoco_warnings._tell.cache_clear()
+    mujoco_warnings._warn.cache_clear()
     with caplog.at_level(logging.WARNING):
         make(EnvSettings(env_id)).close()  # both files have `settotalmass`, which is deprecated
         assert not caplog.messages
