@@ -33,7 +33,7 @@ def training_flow(algo: str) -> Flow[..., Any]:
     # Prefect's form shows these defaults as empty fields; they are never modified.
     @flow(name=f"train-{algo}", version=VERSION, persist_result=False)
     @shorten_failures
-    def train(overrides: list[str] = [], run_dir: str = "", accelerator: str = "") -> Any:  # noqa: B006
+    def train_and_register(overrides: list[str] = [], run_dir: str = "", accelerator: str = "") -> Any:  # noqa: B006
         """Train an agent and register the model.
 
         Args:
@@ -57,7 +57,7 @@ def training_flow(algo: str) -> Flow[..., Any]:
                 register_model(run)
             return summary(run)
 
-    return train
+    return train_and_register
 
 
 def __getattr__(name: str) -> Flow[..., Any]:

@@ -121,7 +121,10 @@ def parser() -> Parser:
     root.commands = group.choices
 
     command = _add(
-        group, "train", "flows.cli.train_command:train", "train an agent, evaluate it and register the model"
+        group,
+        "train",
+        "flows.cli.train_command:train_run_or_group",
+        "train an agent, evaluate it and register the model",
     )
     about = f"{KEYS}; several values of a key, as in seed=0,1,2 group=NAME, train one run per value"
     command.add_argument("overrides", nargs="*", default=[], help=about)

@@ -26,7 +26,7 @@ from rlcore.system.printable import print_safely
 from rlcore.system.secrets import redact
 
 
-def train(overrides: Sequence[str], workers: int | None = None) -> None:
+def train_run_or_group(overrides: Sequence[str], workers: int | None = None) -> None:
     """Create a run from overrides and train it.
 
     If a key has several values (`seed=0,1,2`), train a group of runs instead, one run for each value. `workers` is the

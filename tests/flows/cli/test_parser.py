@@ -78,7 +78,7 @@ def test_lines_cover_every_command():
     [
         (
             "train exp=ppo seed=3",
-            "flows.cli.train_command:train",
+            "flows.cli.train_command:train_run_or_group",
             {"overrides": ["exp=ppo", "seed=3"], "workers": None},
         ),
         (
