@@ -15,13 +15,24 @@ def of_all(model_loss: str, few: Check, ends: Check) -> tuple[Mutant, ...]:
         few: check with discrete actions, which detects most mutants.
         ends: check with a continue head, on rows that are terminated and truncated.
     """
+    segment = "Segment(steps.obs, before, is_first, steps.reward, steps.terminated)"
     rows, opens = "segment_of", "open_at_first_row"
     return (
         Mutant("state not forgotten", "RSSM._move", swap("torch.where(A, B, C)", "C"), few),
         Mutant("action before not forgotten", "RSSM._move", swap("prev_action.masked_fill(A, 0)", "prev_action"), few),
-        Mutant("reward one step early", rows, swap("steps.reward", "steps.reward.roll(-1, 0)"), few),
+        Mutant(
+            "reward one step early",
+            rows,
+            swap(segment, segment.replace("steps.reward", "steps.reward.roll(-1, 0)")),
+            few,
+        ),
         Mutant("action one step late", opens, swap("torch.cat([A, action[:-1]])", "action"), few),
-        Mutant("truncation as end", rows, swap("steps.terminated", "(steps.terminated | steps.truncated)"), ends),
+        Mutant(
+            "truncation as end",
+            rows,
+            swap(segment, segment.replace("steps.terminated", "(steps.terminated | steps.truncated)")),
+            ends,
+        ),
         Mutant("ends taught as going on", model_loss, swap("~batch.terminated", "batch.terminated"), ends),
         Mutant("λ-return ends without a value", "lambda_return", swap("discount[-1:]", "0 * discount[-1:]"), few),
         Mutant("norm of another", "DreamerBehavior.train", swap("actor.norm", "critic.norm"), ("check_update",)),

@@ -43,7 +43,12 @@ MUTANTS = (
     Mutant("continue_scale_factor dropped", MODEL, swap("config.continue_scale_factor * A", "A"), ENDS),
     # λ-returns and their weights.
     Mutant("imagination from the last row, not the first", ACTOR, swap("part[:-1]", "part[1:]"), ENDS),
-    Mutant("returns of the states that imagination begins with", ACTOR, swap("A.feat[1:]", "A.feat[:-1]"), DISCRETE),
+    Mutant(
+        "returns of the states that imagination begins with",
+        ACTOR,
+        swap("Imagined(feat[1:], action[1:])", "Imagined(feat[:-1], action[:-1])"),
+        DISCRETE,
+    ),
     Mutant(
         "reward of the state stepped to",
         REWARD,
