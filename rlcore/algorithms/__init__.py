@@ -50,6 +50,11 @@ class Algorithm:
         """Function that takes a `rlcore.types.Context` and returns learner, buffer and training schedule."""
         return self.learner.build
 
+    @property
+    def make_behavior_policy(self) -> Any:
+        """Function that creates the behavior policy from agent and config; None if the agent itself collects data."""
+        return getattr(self.learner, "make_behavior_policy", None)
+
 
 LONGEST_TITLE = 20  # characters; a longer text before the colon is a sentence of a plugin's docstring, not a title
 ALGORITHMS: dict[str, Any] = {  # name -> `Algorithm`, or the module of a plugin

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from rlcore.compiled.gradient import CompiledGradient
 from rlcore.errors import UserError
+from rlcore.functional.stats import LossTerms, LossTermsAux
 from rlcore.optim import rules
 from rlcore.optim.flat import FlatParameters, Gradient, adaptive_clip_factors, clip_factors
 from rlcore.optim.loss_scale import LossScale
@@ -21,9 +22,7 @@ from rlcore.optim.parameter_groups import GroupedRule, group_of
 if TYPE_CHECKING:
     from rlcore.types import Context
 
-# Function of the inputs of a loss. It returns the loss summed over samples [], the sum of the sample weights [], the
-# means to log (name -> []), and optionally tensors that a later loss needs (name -> [...], without gradient).
-Loss = Callable[..., tuple[Any, ...]]
+Loss = Callable[..., LossTerms | LossTermsAux]  # loss function of a minibatch's tensors
 
 
 class LossOutput(NamedTuple):

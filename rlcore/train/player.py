@@ -99,9 +99,9 @@ def make_behavior_policy(context: Context) -> Any:
     `build`.
     """
     config = context.config
-    algorithm, name = ALGORITHMS[config.algo.name], "make_behavior_policy"
+    algorithm = ALGORITHMS[config.algo.name]
     rng = torch.Generator().manual_seed(streams.integer(config.seed, "init"))
     with torch.random.fork_rng(devices=[]):  # layers without an explicit initialization use torch's global generator
         agent = algorithm.Agent(config.algo, context.spec, config.distribution.type, rng)
-    make = getattr(algorithm, name, None) or getattr(getattr(algorithm, "learner", None), name, None)
+    make = getattr(algorithm, "make_behavior_policy", None)  # the module of a plugin may not have it
     return context.fabric.to_device(agent if make is None else make(agent, config.algo))

@@ -57,7 +57,7 @@ def refusal(path: Path) -> str:
 
 
 def is_detected(path: Path, name: str, change: Callable[[bytes], bytes]) -> bool:
-    """Whether `damage` detects a changed file and names it; the file is restored afterwards."""
+    """Return True if `damage` detects a changed file and names it; the file is restored afterwards."""
     file = path / name
     content = file.read_bytes()
     file.write_bytes(change(content))

@@ -222,7 +222,7 @@ def test_trainer_on_failing_disks_resumes_to_same_digest(
 
 
 def full_for(attempts: int, monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Let the first `attempts` saves find a full disk; the returned list records the pauses, which are skipped."""
+    """Make the first `attempts` saves find a full disk; the returned list records the pauses, which are skipped."""
     write, tries, pauses = writing.write_synced, iter(range(attempts)), []
 
     def refuse(path: Path, content: bytes) -> None:

@@ -205,7 +205,7 @@ def _has(run: RunDirectory, kind: str, **fields: Any) -> bool:
 
 
 def _kill(process: subprocess.Popen[bytes], folder: Path, home: Path) -> str:
-    """Let trainer and driver write their stacks, then kill everything; return the phase."""
+    """Make trainer and driver write their stacks, then kill all processes; return the phase."""
     members = {p.kind: p.pid for p in processes(home) if p.kind in ("cli", "trainer")}
     asked = {kind: folder / f"{pid}.stack" for kind, pid in members.items() if _ask(pid, folder)}
     kill_all(home)
@@ -218,7 +218,7 @@ def _kill(process: subprocess.Popen[bytes], folder: Path, home: Path) -> str:
 
 
 def _ask(pid: int, folder: Path) -> bool:
-    """Let a process write its stack; return False if it is not ready for that yet."""
+    """Make a process write its stack; return False if it is not ready for that yet."""
     path = folder / f"{pid}.stack"
     if not path.exists():
         return False

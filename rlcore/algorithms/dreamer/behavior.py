@@ -44,7 +44,7 @@ class DreamerBehavior:
         rng: CPU generator for the initial weights of the critic.
         reward: function of imagined trajectories that returns the rewards to maximize, in the shape of
             `predicted_reward`; None: the rewards that the world model predicts.
-        reads: modules that `reward` reads; their parameters are inputs of the compiled loss.
+        reads: modules that `reward` reads (see the argument `uses` of `rlcore.optim.optimizer.Optimizer`).
         name: suffix of the names of metrics and components; "" for the actor and critic of the agent.
 
     Attributes:

@@ -69,8 +69,8 @@ class Worker:
 
         Raise the error that the worker has sent, or EnvironmentLost if the process died or hung.
         """
-        told, bounds = pickle.loads(self.receive(deadline, 0))
-        spec = EnvSpec.from_json(told)
+        spec_json, bounds = pickle.loads(self.receive(deadline, 0))
+        spec = EnvSpec.from_json(spec_json)
         self.row = SharedRow(spec, self._memory)
         return spec, bounds
 

@@ -43,9 +43,9 @@ def test_announcer_sends_no_details(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     ]
 
 
-@pytest.mark.parametrize(("long", "told"), [(0.0, [1, 2, 3, 4]), (1e9, [])], ids=["long", "short"])
+@pytest.mark.parametrize(("long", "reported"), [(0.0, [1, 2, 3, 4]), (1e9, [])], ids=["long", "short"])
 def test_server_reports_gradient_steps_of_long_update(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, long: float, told: list[int]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, long: float, reported: list[int]
 ) -> None:
     monkeypatch.setattr(calls, "WORK_EVERY", 0.0)
     monkeypatch.setattr(server, "LONG_UPDATE", long)
@@ -60,7 +60,7 @@ def test_server_reports_gradient_steps_of_long_update(
     work = [event for line in output.getvalue().splitlines() if (event := json.loads(line))["event"] == "work"]
     # The fourth policy step is the first after learning_starts: it owes one gradient step, and the four of pretraining.
     assert work == [
-        {"event": "work", "doing": "update", "done": done, "total": 5, "unit": "gradient steps"} for done in told
+        {"event": "work", "doing": "update", "done": done, "total": 5, "unit": "gradient steps"} for done in reported
     ]
 
 

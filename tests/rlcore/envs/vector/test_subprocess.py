@@ -51,7 +51,7 @@ def as_bytes(arrival) -> bytes:
 
 
 def gone(pid: int) -> bool:
-    """Whether the process has ended; a zombie has."""
+    """Return True if the process has ended; a zombie counts as ended."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except FileNotFoundError:
