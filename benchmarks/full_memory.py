@@ -82,7 +82,10 @@ def time_resume(run: RunDirectory) -> tuple[float, float, int]:
 
 
 def figures(folder: Path) -> list[tuple[str, float, float, float]]:
-    """Return the rows of the table: operation, wall seconds, CPU seconds, bytes written or read."""
+    """Measure the operations in a folder, and return (operation, wall seconds, CPU seconds, bytes) for each.
+
+    Bytes are those that the operation wrote or read.
+    """
     keys = f"exp=sac env.id=HalfCheetah-v5 env.num_envs={WIDTH} algo.total_steps={ROWS} buffer.size={ROWS}"
     run = new_run([*keys.split(), "model_manager.disabled=true", "algo.compile=false", f"run_dir={folder / 'run'}"])
     make_env(run)

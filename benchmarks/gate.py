@@ -72,7 +72,7 @@ def rare_failures(rng: np.random.Generator) -> tuple[Returns, Returns, float]:
 def slow(new: float, old: float) -> Draw:
     """Return a sampler of returns like those of Acrobot: minus the number of steps to the goal, at least -500.
 
-    Larger values of `new` and `old` mean more steps with the new version and the champion.
+    `new` and `old` are the difficulties for the new version and for the champion; larger values give longer episodes.
     """
     draw: Callable[[np.random.Generator, float], Returns] = lambda rng, mean: np.clip(  # noqa: E731
         -mean - rng.gamma(2, 15, EPISODES), -500, 0

@@ -44,8 +44,9 @@ class Compiler:
     def facts(self, function: Callable[..., Any] | str) -> dict[str, Any]:
         """Return the inputs of a compiled function's cache key, except its source code.
 
-        `function` is the function or a name for it. Each call appends the name to `made`. The key also contains the
-        length of `made`, so that functions with the same name have different keys.
+        `function` is the function or a name for it. Each call appends the name to `made`, the names of all functions
+        compiled so far. The key also contains the length of this list, so that functions with the same name have
+        different keys.
         """
         if not isinstance(function, str):
             function = f"{function.__module__}.{getattr(function, '__qualname__', function)}"

@@ -21,7 +21,7 @@ def evaluate(source: str, checkpoint: str | None, episodes: int, round: int, vid
         source: run directory, checkpoint directory or models:/ URI.
         checkpoint: latest, best or a number of policy steps; None for the best checkpoint, or the latest one if no
             best checkpoint is known.
-        episodes: number of episodes with greedy actions, and number of further episodes with sampled actions.
+        episodes: number of episodes with greedy actions; as many further episodes are played with sampled actions.
         round: number that selects the set of environment seeds; different numbers give different seeds.
         video: also record a video of one greedy episode.
     """

@@ -125,8 +125,8 @@ def _command(words: list[str]) -> tuple[str, list[str]]:
         return first, words[1:]
     if first.endswith(".py"):
         raise UserError(
-            f"{first}: shepherd does not run scripts; start it with python (`from flows import run` provides SheepRL's "
-            f"run(cfg)), or train without it: `{CommandLine(['train', *words[1:]])}`"
+            f"{first}: shepherd does not run scripts; start the script with python (for SheepRL's run(cfg), import "
+            f"`from flows import run`), or train without a script: `{CommandLine(['train', *words[1:]])}`"
         )
     if first.startswith("checkpoint_path="):
         return "evaluate", words

@@ -1,7 +1,7 @@
 """Collection of the runs that are compared.
 
-A side of a comparison is a group of runs. The user selects it by the name of a group, the name of a sweep (for the runs
-that retrained its winner), a folder, a glob, or a search in MLflow.
+A side of a comparison is a group of runs. The user selects it by the name of a group, a folder, a glob, or a search in
+MLflow. The name of a sweep selects the runs in which its best hyperparameters were trained again with new seeds.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def _of_earlier_winner(run: RunDirectory) -> bool:
     if best is None:
         return False
     if not isinstance(best, dict) or not isinstance(best.get("number"), int):
-        raise UserError(f"{report}: damaged, best is not a trial with a number; {fix}")
+        raise UserError(f"{report}: damaged; its field 'best' does not contain a trial with a number; {fix}")
     return place.name != f"winner_{best['number']:04d}"
 
 

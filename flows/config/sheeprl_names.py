@@ -355,8 +355,8 @@ def _refuse_other_suite(target: str, env_id: str, place: str) -> None:
         other = next(suite.name for suite in SUITES.values() if target in suite.targets)
         raise UserError(
             f"{place}.wrapper._target_={target}: creates environments of {other}, but {place}.id={env_id} is one "
-            f"of {there.name}; set {place}.id to one of {other} (`shepherd envs` lists them), or choose the file of "
-            "the other suite with env="
+            f"of {there.name}; set {place}.id to an environment of {other} (`shepherd envs` lists them), or set env= "
+            f"to the file of {there.name}"
         )
 
 

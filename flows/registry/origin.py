@@ -45,6 +45,6 @@ def _download(uri: str, version: ModelVersion, folder: Path) -> None:
         except (MlflowException, OSError):
             raise UserError(
                 f"{uri}: its run {tag_value(version.tags, 'run_dir')} does not exist here, and MLflow does not have "
-                f"the run's file {name}; a version of an earlier release without lineage.json can only be reproduced "
-                "on the machine that has its run directory"
+                f"the run's file {name}. Releases before 0.2.0 did not store it; run this command on the machine that "
+                "has the run directory"
             ) from None

@@ -29,7 +29,8 @@ def change_run(run: RunDirectory, overrides: Sequence[str]) -> None:
         for key in ("run_dir", "root_dir", "log_root"):
             if getattr(config, key) != getattr(stored, key):
                 raise UserError(
-                    f"{key}={getattr(config, key)}: the folder of this run is {run.path}; move that folder instead"
+                    f"{key}={getattr(config, key)}: cannot change for an existing run; to move the run, move its "
+                    f"folder {run.path}"
                 )
         chosen = config.checkpoint.resume_from
         if chosen != stored.checkpoint.resume_from:

@@ -66,7 +66,9 @@ def name_plugins(config: RunConfig) -> list[str]:
     candidates = [*dict.fromkeys(name for name in (*packages, script) if name not in ("", "__main__"))]
     answer = _ask_child(values["env.id"] if "env.id" in sources else "", values["algo.name"], candidates)
     if "why" in answer:
-        raise UserError(f"{keys}: registered by this script, which the trainer's process must import; {answer['why']}")
+        raise UserError(
+            f"{keys}: registered in this script, but the trainer's process cannot import it; {answer['why']}"
+        )
     if "needed" not in answer:
         raise UserError(
             f"{keys}: registered in this process only, but a run is trained in another process; move the registration "

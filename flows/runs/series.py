@@ -25,7 +25,10 @@ from rlcore.store.series import LENGTH, RETURN
 
 
 def write_results(run: RunDirectory, summary: Mapping[str, Any]) -> Path:
-    """Write all files except model.json from the event log and the run's summary, and return the folder."""
+    """Create the files of the run's folder `results`, and return the folder.
+
+    The files contain data of the event log and of the summary. model.json is created by the stage register-model.
+    """
     folder = run.path / "results"
     log = history(run.events)
     lengths = dict(log.lines.get(LENGTH, ()))

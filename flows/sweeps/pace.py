@@ -33,7 +33,7 @@ class TrialIntervals:
 
     @staticmethod
     def of(tried: Sequence[tuple[Params, RunConfig]]) -> TrialIntervals:
-        """Compute the evaluation intervals of a sweep's trials from the configs that are checked before the first one.
+        """Compute the evaluation intervals of a sweep's trials from the configs that are checked before any trial.
 
         The longest iteration is estimated: for each varied key, the largest factor by which it lengthens an iteration
         is computed, and the iteration of the first config is multiplied by the factors of all keys.

@@ -116,7 +116,7 @@ def start(sweep: Sweep, job: Job) -> None:
             key, old, new = other
             raise UserError(
                 f"{key}={spell(new)}: run {short_path(training.run_dir)} was trained with {key}={spell(old)}, so it "
-                f"does not belong to {job.label.partition(':')[0]} of this study; move "
+                f"does not belong to {job.label.partition(':')[0]} of this study; move the folder "
                 f"{short_path(training.run_dir.parent)} away, or choose another sweep.name"
             )
     sweep.executor.start(job)

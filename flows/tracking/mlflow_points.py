@@ -62,7 +62,10 @@ def log_points(client: MlflowClient, stored: Run, wanted: Iterable[Point], whole
 
 
 def _leave_out(wanted: Iterable[Point], latest: dict[str, int]) -> Iterable[Point]:
-    """Yield the points that MLflow may not have: for each metric, those after the first point at its latest step.
+    """Yield the points that MLflow may not have.
+
+    For each metric, these are all points after its latest step in MLflow. A log can contain several points with this
+    step; MLflow has at least the first of them, and the others are also yielded.
 
     Args:
         wanted: points in the order of the event log.

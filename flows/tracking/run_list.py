@@ -19,7 +19,10 @@ WIDTH = 190  # pixels of a metric's column, so that its name can be read
 
 
 def view() -> str:
-    """Return the saved view as the text of MLflow's tag: JSON with a name, two times, and the state of the list."""
+    """Return the value of the MLflow tag that stores a saved view of the run list.
+
+    It is JSON: a name, the times of creation and last change, and the columns and sorting of the list.
+    """
     metrics = [f"metrics.`{name}`" for name in METRICS]
     shown = [*metrics, *(f"tags.`{name}`" for name in TAGS), "attributes.`Models`"]
     state = {

@@ -219,7 +219,7 @@ def _check_algorithm(algo: str, name: str) -> None:
 
 @contextmanager
 def _mirror(run: RunDirectory, flow_run: FlowRun | None, log: Log | None) -> Iterator[None]:
-    """Context manager that records how a run starts and ends in its event log, and keeps MLflow up to date.
+    """Context manager that writes the start and the end of a run to its event log, and keeps MLflow up to date.
 
     Args:
         run: the run.

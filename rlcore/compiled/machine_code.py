@@ -229,10 +229,10 @@ class Facts:
     prepare: Callable[[], None] = lambda: None
 
     def names(self, example: Sequence[Tensor]) -> list[str]:
-        """Return two cache keys of a function with these example inputs: one without and one with the seed of the run.
+        """Return the cache keys of a function with these example inputs: one without and one with the run's seed.
 
-        The list is empty if the function contains code from packages other than rlcore and torch. Such code may read
-        values that only a trace can detect, so it must always be traced.
+        There is no key if the function contains code from packages other than rlcore and torch. Such code may depend on
+        values that no key contains, so it must always be traced.
         """
         if not all(map(_own, self.made_of)):
             return []

@@ -107,7 +107,9 @@ def install(place: Path) -> None:
 
 
 def finish(place: Path, run: Callable[[Sequence[str], Path], tuple[int, str]]) -> bool:
-    """Compile the C++ file that a patched process (`install`) wrote to a folder.
+    """Compile the C++ file in a folder.
+
+    A process in which `install` has replaced torch's compilation step wrote this file.
 
     Args:
         place: the folder; the result is `package.pt2` in it.

@@ -85,7 +85,10 @@ def decide(config: RunConfig, saved: Mapping[str, Any] | None, count: Callable[[
 
 
 def _choose(config: RunConfig, before: str | None, count: Callable[[], Arithmetic | None]) -> tuple[str, str]:
-    """Return the decision of `decide` and its reason; `before` is the earlier decision of a resumed run, or None."""
+    """Decide if and how the run is compiled (see `decide`), and return the decision and its reason.
+
+    `before` is the earlier decision of a resumed run, or None. `count` counts the operations of a gradient step.
+    """
     mode, setting, way = config.algo.compile, unsupported_setting(config), RECORDED if on_gpu(config) else AHEAD_OF_TIME
     if mode is not False and before not in (None, EAGER) and (setting or before != way):
         other = (

@@ -245,7 +245,7 @@ class Even(np.random.Generator):
         return np.full(() if size is None else size, 0 if high is None else low, dtype)
 
     def permutation(self, x: Any, axis: int = 0) -> Any:
-        """Return a copy of `x`, or 0, 1, ..., x - 1 for an integer, without a change of the order."""
+        """Return a copy of `x`, or 0, 1, ..., x - 1 for an integer. The order is not changed."""
         return np.arange(x) if isinstance(x, int) else np.array(x)
 
     def shuffle(self, x: Any, axis: int = 0) -> None:

@@ -90,8 +90,9 @@ class SamplesWithHistory(NamedTuple):
     """N independent samples (observations) with their history; frames that samples share are stored only once.
 
     Attributes:
-        rows: key -> [S, ...], observations as returned by the environment. Without a window, the S = N rows are those
-            of the samples. With a window, there are additional past rows.
+        rows: key -> [S, ...], observations as returned by the environment. If the agent sees only the latest
+            observation of a key, S = N: one row for each sample. If it sees a window of frames, S > N: the rows also
+            include past observations.
         places: for each key with a window: [N, frames] int64, the indices of each sample's frames in `rows[key]`.
     """
 

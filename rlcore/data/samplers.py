@@ -76,7 +76,7 @@ class Sampler:
         return memory.written >= self.length
 
     def draw(self, memory: Remembered, count: int, rng: np.random.Generator) -> np.ndarray:
-        """Sample the places [count] int64 of the first rows of sequences.
+        """Sample `count` sequences, and return the place of the first row of each: [count] int64.
 
         The place of row number t of environment b is the integer t · B + b. All L rows of a sequence and the row after
         them are in the buffer: t + L ≤ `memory.written`.
@@ -121,7 +121,7 @@ class Transitions(Sampler):
         self.length = n_step
 
     def draw(self, memory: Remembered, count: int, rng: np.random.Generator) -> np.ndarray:
-        """Sample the places [count] int64 of rows in which a transition starts.
+        """Sample `count` transitions, and return the place of the row in which each starts: [count] int64.
 
         The last row of an episode is replaced by another random row, because the next step only resets the environment.
         Raises RunError if all rows of the buffer are last rows of episodes.
@@ -166,7 +166,7 @@ class Sequences(Sampler):
         self.length = length
 
     def draw(self, memory: Remembered, count: int, rng: np.random.Generator) -> np.ndarray:
-        """Sample the places [count] int64 of the first rows of sequences."""
+        """Sample `count` sequences, and return the place of the first row of each: [count] int64."""
         return rng.integers(*_bounds(memory, self.length), count)
 
     def queue(self, memory: Remembered, position: Position, count: int) -> tuple[np.ndarray, Position]:
@@ -206,7 +206,7 @@ class Episodes(Sampler):
         return len(self._long_enough(memory.episodes())) > 0
 
     def draw(self, memory: Remembered, count: int, rng: np.random.Generator) -> np.ndarray:
-        """Sample the places [count] int64 of the first rows of sequences."""
+        """Sample `count` sequences, and return the place of the first row of each: [count] int64."""
         episodes = memory.episodes()
         begins, lengths = episodes
         fits = self._long_enough(episodes)

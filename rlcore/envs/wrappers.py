@@ -115,7 +115,7 @@ class FlatDictObservation(gymnasium.ObservationWrapper):
                 )
             flat[part], self.paths[part] = leaf, path
         if not flat:
-            raise UserError(f"observation space {space}: it has no element to observe; give it at least one number")
+            raise UserError(f"observation space {space}: it has no elements; define a space with at least one number")
         self.observation_space = spaces.Dict(flat)
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:

@@ -144,7 +144,7 @@ def look(model: LoadedWorldModel, rows: Mapping[str, np.ndarray], there: np.ndar
         there: mask [L, N] that `cut` returned; False for padding.
 
     Returns:
-        Recorded sequences and the predictions for them.
+        The recorded sequences, the predictions for them, and the imagined trajectories.
     """
     obs = {key: rows[f"obs/{key}"] for key in model.spec.obs if f"obs/{key}" in rows}
     seen = model.observe({key: part[:SEEN] for key, part in obs.items()}, rows["action"][:SEEN])

@@ -86,7 +86,10 @@ class Normalizer(nn.Module):
         self.register_buffer("scale", self._of_frames(torch.ones(size)), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalize observation vectors x [..., F] to float32; F is R, or larger if x contains frame stacks."""
+        """Normalize observation vectors x [..., F] to float32.
+
+        F is the number of elements of one observation, or a multiple of it if x contains stacked frames.
+        """
         return ((x - self.mean) / self.scale).clamp(-self.clip, self.clip)
 
     def update(self, rows: Tensor, total: Sum = lambda sums: sums) -> None:

@@ -23,7 +23,8 @@ def check_device(config: FabricConfig) -> None:
     devices = f"fabric.devices={spell(plain(config.devices))}"
     if config.indices is not None and not there:
         raise UserError(
-            f"{devices}: torch finds no GPU on this machine; set the number of processes, such as fabric.devices=1"
+            f"{devices}: selects GPUs, but torch finds none on this machine; give a number of processes instead, such "
+            "as fabric.devices=1"
         )
     if config.indices is not None and max(config.indices) >= there:
         raise UserError(f"{devices}: torch finds {there} GPUs on this machine; valid indices are 0 to {there - 1}")

@@ -49,7 +49,7 @@ def refuse_changed_switches(before: Switches) -> None:
     if read_switches() != before:
         changes = ", ".join(set_switches_back(before))
         raise EnvironmentFault(
-            f"an environment called {changes}, which changes all computations of this process; remove that call, "
+            f"the code of an environment calls {changes}, which changes all computations of this process; remove it, "
             "or run the environments in separate processes (env.sync_env=false)"
         )
 

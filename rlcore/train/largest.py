@@ -18,7 +18,7 @@ NOT_A_SIZE = ("algo.total_steps", "seed")
 
 @dataclass(frozen=True)
 class _Number:
-    """Integer value of a config.
+    """Integer in the config that is reduced to find the largest value that fits into memory.
 
     Attributes:
         keys: all config keys with this value; several networks may inherit one default.

@@ -35,8 +35,8 @@ def join(descriptor: int, rank: int, size: int, device: torch.device) -> None:
         device: device of this process; CUDA uses NCCL, all others gloo.
 
     Raises:
-        RunError: A program that does not belong to this training connected as if it were a rank. It is detected,
-            because it cannot read the file.
+        RunError: A program that is not part of this training has connected and claims to be a rank. This is detected,
+            because the program cannot read the file.
     """
     store = distributed.FileStore(f"/proc/self/fd/{descriptor}", size)
     store.set_timeout(distributed.default_pg_timeout)

@@ -156,7 +156,8 @@ class Trainer:
     def _check(self, envs: VectorEnv | None, command: bool) -> None:
         """Raise a UserError if the algorithm does not support the environment, or if the resources are insufficient.
 
-        Nothing is checked if the spec is unknown: `envs` is None and the environment card contains no spec.
+        Nothing is checked if the spec is unknown: `envs` is None and the environment card (the result of make-env)
+        contains no spec.
         """
         stored = None if envs is not None else self.card.get("spec")
         spec = envs.spec if envs is not None else stored and EnvSpec.from_json(stored)

@@ -71,8 +71,14 @@ def test_resume_refuses_run_with_only_damaged_checkpoints(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("run_dir=elsewhere", "run_dir=elsewhere: the folder of this run is .*/run; move that folder"),
-        ("log_root=elsewhere", "log_root=elsewhere: the folder of this run is .*/run"),
+        (
+            "run_dir=elsewhere",
+            "run_dir=elsewhere: cannot change for an existing run; .* move its folder .*/run",
+        ),
+        (
+            "log_root=elsewhere",
+            "log_root=elsewhere: cannot change for an existing run; .* move its folder .*/run",
+        ),
         ("checkpoint.resume_from=other", "resume_from=other: this run resumes from its own checkpoints"),
         ("algo.total_steps=9999", r"started with algo.total_steps=512.*\(the effect of algo.anneal_lr depends on it"),
     ],

@@ -321,8 +321,8 @@ def _play_through(
         moments: indices of actions before which the state is saved.
 
     Returns:
-        Three values: the results of the first reset and of every step as bytes; index of an action -> (state, True if
-        the episode has ended); the actions that were taken.
+        A tuple of three: the results of the first reset and of every step, as bytes; for each index in `moments`, the
+        state before this action and True if the episode had ended; the actions that were taken.
     """
     states: dict[int, tuple[State, bool]] = {}
     with make_env() as env:

@@ -162,9 +162,10 @@ class Suite(Protocol):
         return None
 
     def capture(self, env: gymnasium.Env) -> State:
-        """Return the state of an environment's `engines` as dicts of arrays and JSON scalars.
+        """Return the state of an environment's engines as dicts of arrays and JSON scalars.
 
-        `env` is the `unwrapped` environment. All attributes except the engines are saved by `rlcore.envs.exact.state`.
+        Engines are objects outside of plain Python, such as an emulator (class attribute `engines`). `env` is the
+        `unwrapped` environment. All attributes except the engines are saved by `rlcore.envs.exact.state`.
         Raise OpaqueStateError if the state of an engine cannot be read at this time step.
         """
         return {}

@@ -112,7 +112,10 @@ class NativeVectorEnv(EpisodicVectorEnv):
         return {"fields": {"env": {"fields": {"layers": {"fields": parts}}}, "length": counts}}
 
     def _capture_lane(self, index: int, length: int) -> State:
-        """Return the state of one of the B environments after `length` steps, in the format of `SingleEnv.capture`."""
+        """Return the state of environment `index` in the format of `SingleEnv.capture`.
+
+        `length` is the number of steps in its episode so far.
+        """
         single = self._single[index]
         self._lanes.take(index, single)
         for layer in layers(single):

@@ -63,7 +63,9 @@ def decode(
     try:
         state = _join(read_json(shape, names[0]), numbers, chunk)
     except (ValueError, TypeError, KeyError, RecursionError):
-        raise UserError(f"{names[0]} is not the state of a checkpoint") from None
+        raise UserError(
+            f"{names[0]} is not the state of a checkpoint; the file is damaged, use another checkpoint"
+        ) from None
     if numbers:
         raise UserError(f"{names[1]} contains tensors that {names[0]} does not refer to")
     return state

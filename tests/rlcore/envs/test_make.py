@@ -321,7 +321,7 @@ def test_make_drops_empty_observation_parts():
 
 @pytest.mark.parametrize("observation", [spaces.Box(0, 1, (0,)), spaces.Dict(), spaces.Tuple(())])
 def test_make_refuses_empty_observation_space(observation):
-    with pytest.raises(UserError, match="it has no element to observe; give it at least one number"):
+    with pytest.raises(UserError, match="it has no elements; define a space with at least one number"):
         spaces_env(observation=observation)
 
 

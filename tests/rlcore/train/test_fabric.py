@@ -60,7 +60,12 @@ def test_make_fabric_selects_gpus_of_config(monkeypatch: pytest.MonkeyPatch, dev
     ("devices", "accelerator", "there", "sentence"),
     [
         ((2,), "cuda", 2, r"fabric.devices=\[2\]: torch finds 2 GPUs on this machine; valid indices are 0 to 1"),
-        ((0,), "auto", 0, r"fabric.devices=\[0\]: torch finds no GPU on this machine; set the number of processes"),
+        (
+            (0,),
+            "auto",
+            0,
+            r"fabric.devices=\[0\]: selects GPUs, but torch finds none on this machine; give a number",
+        ),
         ((0,), "cuda", 0, "fabric.accelerator=cuda: torch .* finds no CUDA device on this machine"),
     ],
 )

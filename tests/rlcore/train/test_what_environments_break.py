@@ -71,7 +71,7 @@ def test_environment_that_sets_torch_switch_is_named(call: str, method: str, mon
         torch.set_num_threads(1)
         with pytest.raises(EnvironmentFault) as fault:
             training("num_threads=1").collect()
-        assert f"an environment called torch.{call}, which changes" in str(fault.value)
+        assert f"the code of an environment calls torch.{call}, which changes" in str(fault.value)
         assert "env.sync_env=false" in str(fault.value)
         assert read_switches()[:3] == (torch.float32, torch.device("cpu"), 1), "set back"
 

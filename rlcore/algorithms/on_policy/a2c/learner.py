@@ -113,7 +113,7 @@ class Learner(OnPolicyLearner):
         return self.average(logged, coefs)
 
     def gradient_step(self, steps: Trajectory, last: Trajectory, coefs: Mapping[str, float]) -> Metrics:
-        """Take one optimizer step on the loss of a rollout (algorithm S3), and return the means to log.
+        """Take one optimizer step on the loss of a rollout (Mnih et al. 2016, algorithm S3); return the means to log.
 
         To limit memory, the rollout is split into parts of at most `per_rank_batch_size` samples. The gradients of all
         parts are summed before the optimizer step, so the split does not affect the result.
@@ -144,7 +144,7 @@ class Learner(OnPolicyLearner):
         return map_leaves(lambda column: column.flatten(0, 1), samples)
 
     def loss(self, batch: A2CSamples, coefs: Mapping[str, float]) -> tuple[Tensor, Tensor, Metrics]:
-        """Compute policy loss + `vf_coef` · value loss + `ent_coef` · entropy loss over N samples (algorithm S3).
+        """Compute policy loss + `vf_coef` · value loss + `ent_coef` · entropy loss over N samples.
 
         Return the loss summed over samples, the sum of the sample weights, and the means to log.
         """

@@ -34,7 +34,7 @@ class Members(dict[Any, None]):
         super().__init__(dict.fromkeys(members))
 
     def add(self, member: Any) -> None:
-        """Add a member at the end."""
+        """Append a member to this ordered set."""
         self[member] = None
 
     def remove(self, member: Any) -> None:

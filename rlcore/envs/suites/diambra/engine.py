@@ -102,7 +102,9 @@ def refuse_absent(needed: list[str], suggested: int, patience: float = START) ->
     until = time.monotonic() + (patience if are_named() else 0)
     if silent := [address for address in needed if not is_there(address, until)]:
         where = f"at {' '.join(silent)} of {VARIABLE}" if are_named() else f"at {DEFAULT}, and {VARIABLE} is not set"
-        raise UserError(f"no engine answers {where}; start engines and the command with: {HOW.format(suggested)}")
+        raise UserError(
+            f"no engine answers {where}; this line starts engines and then the command: {HOW.format(suggested)}"
+        )
 
 
 def refuse_few(training: int) -> None:

@@ -1,4 +1,4 @@
-"""Suite of DIAMBRA's games: ids, creation of environments on free engines, and checks of the settings."""
+"""Suite of DIAMBRA's games: ids, creation of environments on engines that are not in use, checks of the settings."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class DiambraSuite(Suite):
             known = addresses()
             raise UserError(
                 f"env.id={env_id}: every environment needs its own engine, but all are in use "
-                f"({' '.join(known)}); start more engines, and the command, with: {HOW.format(len(known) + 1)}"
+                f"({' '.join(known)}); to run the command with {len(known) + 1} engines: {HOW.format(len(known) + 1)}"
             )
         try:
             refuse_absent([found[0]], max(2, len(addresses())))
