@@ -201,7 +201,7 @@ class TrainerServer:
         return on_batch
 
     def _advance(self) -> None:
-        """Train until an evaluation or a checkpoint is due, or to the end of the iteration in which a signal arrives."""
+        """Train until an evaluation or checkpoint is due, or to the end of the iteration in which a signal arrives."""
         last: dict[str, Any] = {}
 
         def on_progress(progress: dict[str, Any]) -> None:
