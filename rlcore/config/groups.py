@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -280,7 +279,7 @@ class BufferConfig:
 class CheckpointConfig:
     """Frequency and number of checkpoints. These keys do not affect learning."""
 
-    every: int | None = arg(None, "policy steps between checkpoints; null = algo.total_steps / 20, rounded up", low=1)
+    every: int | None = arg(None, "policy steps between checkpoints; null = algo.total_steps / 20, rounded down", low=1)
     keep_last: int | None = arg(
         5, "number of scheduled checkpoints to keep, in addition to the newest and the best one; null = all", low=1
     )
@@ -368,7 +367,7 @@ class ModelManagerConfig:
 class EvaluationConfig:
     """Evaluations of the policy: how often, on how many episodes. These keys do not affect learning."""
 
-    every: int | None = arg(None, "policy steps between evaluations; null = algo.total_steps / 10, rounded up", low=1)
+    every: int | None = arg(None, "policy steps between evaluations; null = algo.total_steps / 10, rounded down", low=1)
     episodes: int = arg(10, "number of greedy episodes of each evaluation during training", low=1, high=MANY_EPISODES)
     final_episodes: int = arg(
         100,
@@ -494,12 +493,12 @@ class RunConfig:
     @property
     def checkpoint_every(self) -> int:
         """Return the number of policy steps between checkpoints."""
-        return self.checkpoint.every or max(1, math.ceil(self.algo.total_steps / 20))
+        return self.checkpoint.every or max(1, self.algo.total_steps // 20)
 
     @property
     def evaluation_every(self) -> int:
         """Return the number of policy steps between evaluations during training."""
-        return self.evaluation.every or max(1, math.ceil(self.algo.total_steps / 10))
+        return self.evaluation.every or max(1, self.algo.total_steps // 10)
 
     @property
     def baseline_episodes(self) -> int:

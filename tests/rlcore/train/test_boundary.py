@@ -35,6 +35,16 @@ def test_default_intervals_give_20_checkpoints_and_10_evaluations() -> None:
     assert (run.checkpoint_every, run.evaluation_every) == (50, 100)
 
 
+@pytest.mark.parametrize("total", [8192, 65536, 1009, 39936, 30])
+def test_default_intervals_evaluate_the_last_policy(total: int) -> None:
+    run = config(algo__total_steps=total, checkpoint__every=None, evaluation__every=None)
+    ends = range(64, budget(run) + 1, 64)
+    reasons = [*[None] * (len(ends) - 1), "finished"]
+    boundaries = [boundary_at(run, end - 64, end, reason) for end, reason in zip(ends, reasons, strict=True)]
+    assert boundaries[-1].due == ("checkpoint", "evaluate")
+    assert sum("evaluate" in boundary.due for boundary in boundaries) in (1, 9, 10), "an iteration may pass two"
+
+
 @pytest.mark.parametrize(
     ("before", "after", "reason", "due"),
     [
