@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flows.process.leases import hold_lease
+from flows.prefect_repairs.leases import hold_lease
 from flows.process.locks import hold
 from flows.settings import configure_environment, state_folder, tracking_uri
 from flows.tracking.mlflow_store import connect, file_of, pages, prepare_store

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from flows.process.leases import is_held_elsewhere
+from flows.prefect_repairs.leases import is_held_elsewhere
 from flows.process.locks import hold, is_taken
 from flows.report.command_lines import sweep_resume_command
 from flows.settings import DATABASE, database_url, sweeps_folder

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from flows.config.compose import compose
-from flows.process.leases import hold_lease
+from flows.prefect_repairs.leases import hold_lease
 from flows.process.signals import stay_terminable
 from flows.report.command_lines import short_path
 from flows.runs.listeners import emit

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from flows.config.compose import compose
-from flows.process.leases import hold_lease
+from flows.prefect_repairs.leases import hold_lease
 from flows.process.network import is_server
 from flows.process.parents import WORKER, exit_with_parent
 from flows.process.signals import TrainingInterrupted, is_interrupted, stay_terminable, terminable

@@ -20,6 +20,7 @@ import time
 from pathlib import Path
 
 from flows.config.search_path import BUILT_IN, config_folders
+from flows.prefect_repairs import describe_untried_version
 from flows.process.exits import run_command
 from flows.process.locks import hold
 from flows.report.command_lines import bin_folder, continue_command
@@ -84,6 +85,8 @@ def up(kind: str = "") -> None:
         if os.environ.get(DATABASE):
             postgres.make_databases(private=database is not None)
         prepare_store(_store())  # a server that is killed while it creates its tables leaves an unusable database
+        if warning := describe_untried_version():
+            print_safely(f"  {warning}")
         urls = {name: _url(name) for name in PUBLIC}
         variables = client_variables(urls["prefect"], urls["mlflow"], password)
         variables |= {DATABASE: os.environ[DATABASE]} if database else {}
@@ -178,6 +181,8 @@ def _prefect() -> Server:
         "PREFECT_SERVER_API_AUTH_STRING": os.environ["PREFECT_API_AUTH_STRING"],
         # A restart of the server would lose leases in memory, and their slots would stay occupied forever.
         "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
+        # The server ends a cancelled flow run whose machine is lost after this time; the default is 300.
+        "PREFECT_SERVER_SERVICES_CANCELLATION_CLEANUP_CANCELLING_TIMEOUT_SECONDS": "120",
         # Without these two, `prefect deployment run --watch` does not show the log of the flow.
         "PREFECT_SERVER_LOGS_STREAM_OUT_ENABLED": "true",
         "PREFECT_SERVER_LOGS_STREAM_PUBLISHING_ENABLED": "true",

@@ -1,22 +1,17 @@
-"""Worker of `make up`: Prefect's process worker, changed so that it does not lose flow runs.
+"""Worker of `make up`: executes the flow runs of a Prefect work pool.
 
     python -m flows.workers.worker --pool POOL --name NAME [--limit N] [--queue QUEUE] [--watch SINCE]
 
-This worker avoids three faults of the worker in Prefect 3.8:
+It is Prefect's process worker without some of its faults (flows.prefect_repairs), and with three rules of this project:
 
-- If the process of a flow run is killed, Prefect reports this twice, with some seconds in between. If the user retries
-  the flow run in this time, the second report ends the retry.
-- A retry after a kill ends a worker that uses Prefect's concurrency limit.
-- A server outage of more than 90 seconds ends the worker.
+- The command and the environment variables of a flow run come from Prefect's database. An attacker who can write to the
+  database, directly or through a server without a password, could therefore execute any command as the worker's user.
+  For security, the worker executes only what the code of this project defines (`refusal`).
+- Sweeps do not count towards the limit of concurrent flow runs.
+- One worker per server (`--watch`) resumes sweeps that crashed.
 
 SIGTERM ends this process immediately, like SIGKILL. The processes of its flow runs detect the end of the worker, write
 a checkpoint and end (flows.process.parents).
-
-The command and the environment variables of a flow run come from Prefect's database. For security, the worker executes
-only what the code of this project defines (flows.workers.trusted).
-
-The worker reschedules flow runs that a killed worker of the same name had claimed but not started. One worker per
-server (`--watch`) also sets flow runs without heartbeats to the state CRASHED, and resumes sweeps that crashed.
 """
 
 from __future__ import annotations
@@ -24,50 +19,43 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import socket
+import re
 import sys
-import time
-from contextlib import suppress
-from datetime import UTC, datetime
-from typing import Any
-from uuid import UUID
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
 
-from flows.process.network import survive_outages
+from flows.prefect_repairs import describe_untried_version
 from flows.process.parents import WORKER
 from flows.settings import configure_environment, home
-from flows.workers.pools import DRIVERS
+from flows.workers.pools import CLONE, DRIVERS, POOLS, REPOSITORY, SET_DIRECTORY, deployments
+from rlcore.system.printable import print_safely
 
 configure_environment()  # before the imports below, because Prefect reads its settings when it is imported
 
-from prefect._internal.observers import FlowRunCancellingObserver  # noqa: E402
-from prefect.client.schemas.objects import FlowRun  # noqa: E402
-from prefect.client.schemas.responses import WorkerFlowRunResponse  # noqa: E402
-from prefect.exceptions import Abort, ObjectNotFound  # noqa: E402
-from prefect.states import Failed, Pending  # noqa: E402
-from prefect.utilities.engine import propose_state  # noqa: E402
-from prefect.workers.process import ProcessJobConfiguration, ProcessWorker, ProcessWorkerResult  # noqa: E402
+from prefect.client.orchestration import PrefectClient  # noqa: E402
+from prefect.client.schemas.filters import (  # noqa: E402
+    FlowRunFilter,
+    FlowRunFilterState,
+    FlowRunFilterStateType,
+    WorkQueueFilter,
+    WorkQueueFilterName,
+)
+from prefect.client.schemas.objects import FlowRun, StateType  # noqa: E402
+from prefect.client.schemas.sorting import FlowRunSort  # noqa: E402
+from prefect.states import Failed, Scheduled  # noqa: E402
+from prefect.workers.process import ProcessJobConfiguration, ProcessWorkerResult  # noqa: E402
 
-from flows.workers.left_behind import find_local_runs, reschedule, resume_sweeps  # noqa: E402
-from flows.workers.silence import HeartbeatMonitor, ending, last_heartbeats  # noqa: E402
-from flows.workers.trusted import refusal  # noqa: E402
+from flows.prefect_repairs.worker import RepairedWorker  # noqa: E402
 
-_look = FlowRunCancellingObserver._check_for_cancelled_flow_runs
+if TYPE_CHECKING:
+    from prefect.client.schemas.responses import DeploymentResponse
 
-
-async def _look_on(self: FlowRunCancellingObserver) -> None:
-    """Check if flow runs were cancelled, and ignore failures during a server outage.
-
-    This replaces Prefect's check, which stops permanently after three failures.
-    """
-    with survive_outages():
-        await _look(self)
+CRASHES, WITHIN = 3, timedelta(hours=1)  # a sweep that crashes more often within this time is not resumed
 
 
-FlowRunCancellingObserver._check_for_cancelled_flow_runs = _look_on
-
-
-class ShepherdWorker(ProcessWorker):
-    """Prefect worker for a work pool of type `process`: executes each flow run in a child process.
+class ShepherdWorker(RepairedWorker):
+    """Prefect worker that executes only flow runs of this project.
 
     Args:
         pool: name of the work pool.
@@ -82,24 +70,17 @@ class ShepherdWorker(ProcessWorker):
     def __init__(
         self, pool: str, name: str, limit: int | None = None, queue: str | None = None, watch: float | None = None
     ) -> None:
-        super().__init__(work_pool_name=pool, name=name, work_queues=[queue] if queue else None)
-        self._places = limit
+        super().__init__(pool, name, limit, queue, watched=() if watch is None else POOLS)
         self._since = None if watch is None else datetime.fromtimestamp(watch, UTC)
-        self._note = f"taken by worker {name} of pool {pool} on {socket.gethostname()}"
-        self._begun: set[UUID] = set()
-        self._running: set[UUID] = set()  # those of them that count towards the limit
-        self._silence = HeartbeatMonitor()
 
-    @classmethod
-    def __dispatch_key__(cls) -> str:
-        return "shepherd"  # with "process", Prefect would find its own worker class
+    def counts(self, flow_run: FlowRun) -> bool:
+        """Return False for the flow runs of sweeps, which only wait for the flow runs of their trials."""
+        return flow_run.work_queue_name != DRIVERS
 
     async def run(
         self, flow_run: FlowRun, configuration: ProcessJobConfiguration, task_status: Any = None
     ) -> ProcessWorkerResult:
-        """Execute a flow run until its process ends.
-
-        If the code of this project does not define the flow run, it fails without being executed.
+        """Execute a flow run until its process ends. If the code of this project does not define it, set it to FAILED.
 
         Args:
             flow_run: the flow run.
@@ -107,8 +88,7 @@ class ShepherdWorker(ProcessWorker):
             task_status: Prefect's object, to report that the process has started.
 
         Returns:
-            Result with the exit code of the process. The code is 0 after a failure that the server already knows,
-            because Prefect would otherwise report the failure a second time.
+            Result with the exit code of the process; 0 after a failure that the server already knows.
         """
         if reason := self._refusal(flow_run, configuration):
             self.get_flow_run_logger(flow_run).error(reason)
@@ -116,23 +96,9 @@ class ShepherdWorker(ProcessWorker):
             if task_status is not None:
                 task_status.started()
             return ProcessWorkerResult(identifier="", status_code=0)
-        began = datetime.now(UTC)
-        self._begun.add(flow_run.id)
-        if flow_run.work_queue_name != DRIVERS:
-            self._running.add(flow_run.id)
-        try:
-            result = await super().run(flow_run, configuration, task_status)
-        finally:
-            self._begun.discard(flow_run.id)
-            self._running.discard(flow_run.id)
-        if result.status_code:
-            states = await self.client.read_flow_run_states(flow_run.id)
-            if any(state.is_final() and state.timestamp >= began for state in states):
-                return ProcessWorkerResult(identifier=result.identifier, status_code=0)
-        return result
+        return await super().run(flow_run, configuration, task_status)
 
     def _refusal(self, flow_run: FlowRun, configuration: ProcessJobConfiguration) -> str:
-        """Return the reason why a flow run must not be executed (`flows.workers.trusted`); "" if it may be executed."""
         about = configuration._related_objects  # Prefect has loaded them for the configuration
         deployment, flow = about.get("deployment"), about.get("flow")
         usual = ProcessJobConfiguration()
@@ -142,62 +108,80 @@ class ShepherdWorker(ProcessWorker):
         )
         return refusal(deployment, job, without)
 
-    async def get_and_submit_flow_runs(self) -> list[FlowRun]:
-        """Start the flow runs that are due. During a server outage, no flow run is started; running ones continue."""
-        with survive_outages():
-            return await super().get_and_submit_flow_runs()
-        return []
-
-    async def _submit_scheduled_flow_runs(self, flow_run_response: list[WorkerFlowRunResponse]) -> list[FlowRun]:
-        """Start flow runs as long as the limit of concurrent flow runs permits.
-
-        A flow run that is retried is not started while processes of its earlier attempt are running on this machine.
-        """
-        has = self._begun | self._submitting_flow_run_ids
-        has |= find_local_runs() if any(response.flow_run.run_count for response in flow_run_response) else set()
-        flow_run_response = [one for one in flow_run_response if one.flow_run.id not in has]
-        if self._places is not None:
-            taken = self._running | self._submitting_flow_run_ids
-            drivers = [response for response in flow_run_response if response.flow_run.work_queue_name == DRIVERS]
-            due = [one for one in flow_run_response if one not in drivers]
-            flow_run_response = [*drivers, *due[: max(0, self._places - len(taken))]]
-        return await super()._submit_scheduled_flow_runs(flow_run_response)
-
-    async def _propose_pending_state(self, flow_run: FlowRun) -> bool:
-        """Claim a flow run for this worker, by setting its state to PENDING; return True if that succeeds.
-
-        The message of the state contains the name of the worker. If the worker is killed, a new worker of the same name
-        finds the flow run by this message (`flows.workers.left_behind.reschedule`).
-        """
-        try:
-            state = await propose_state(self.client, Pending(message=self._note), flow_run_id=flow_run.id)
-        except Abort:  # another worker has claimed it, or it was cancelled
-            return False
-        except Exception:
-            self.get_flow_run_logger(flow_run).exception("could not claim this flow run")
-            return False
-        return state.is_pending()
-
-    async def _propose_submitting_state(self, flow_run: FlowRun) -> None:
-        """Do nothing, because the state that `_propose_pending_state` has set must stay.
-
-        Prefect's method would replace that state, including its message.
-        """
-
-    def _has(self, flow_run: UUID) -> bool:
-        return flow_run in self._begun or flow_run in self._submitting_flow_run_ids
-
-    async def sync_with_backend(self) -> None:
-        """Send a heartbeat of this worker to the server, and recover flow runs whose worker or process was killed."""
-        with survive_outages():
-            await super().sync_with_backend()
-            await reschedule(self.client, self._note, self._has)
-            if self._since is None:
-                return
-            for silent in self._silence.too_long(await last_heartbeats(self.client), time.monotonic()):
-                with suppress(ObjectNotFound):  # the flow run was deleted
-                    await self.client.set_flow_run_state(silent, await ending(self.client, silent))
+    async def recover(self) -> None:
+        """Recover flow runs whose worker or process was killed; resume sweeps if this worker watches all flow runs."""
+        await super().recover()
+        if self._since is not None:
             await resume_sweeps(self.client, self._since)
+
+
+def refusal(deployment: DeploymentResponse | None, job: Mapping[str, Any], usual: Mapping[str, Any]) -> str:
+    """Check that a flow run executes only what the code of this project defines.
+
+    In Prefect, job variables of a work pool, a deployment or a flow run can change the executed command, its
+    environment and its working directory. They are refused.
+
+    Args:
+        deployment: Deployment of the flow run.
+        job: Command, environment and working directory of the flow run, with job variables applied.
+        usual: Command, environment and working directory of a flow run without job variables.
+
+    Returns:
+        A sentence with the reason why the flow run must not be started; "" if it may be.
+    """
+    if deployment is None:
+        return "Refused: the flow run has no deployment; start it by `prefect deployment run`."
+    name = f"{deployment.name} ({deployment.entrypoint})"
+    if (deployment.entrypoint, deployment.name) not in {(one.entrypoint, one.name) for one in deployments()}:
+        return (
+            f"Refused: the code of this worker defines no deployment {name}; `make up` creates those that it defines."
+        )
+    if not _gets_our_code(deployment.pull_steps):
+        return (
+            f"Refused: the code of deployment {name} comes neither from {home()} nor from the repository in this "
+            f"worker's {REPOSITORY}; start the worker with that variable, or deploy again with `make up`."
+        )
+    if changed := sorted(key for key in job if job[key] != usual[key]):
+        return (
+            f"Refused: job variables of the flow run, of deployment {name} or of the work pool change "
+            f"{', '.join(changed)}; remove them, and set the variables that a run needs in the worker's environment."
+        )
+    return ""
+
+
+def _gets_our_code(steps: list[dict[str, Any]] | None) -> bool:
+    """Return True if a deployment's pull steps (they copy the code to a worker) provide only code of this project.
+
+    They may select the worker's checkout, or clone the repository in the worker's variable SHEPHERD_REPOSITORY.
+    """
+    if steps == [{SET_DIRECTORY: {"directory": str(home())}}]:
+        return True
+    match steps:
+        case [{**step}] if list(step) == [CLONE]:
+            asked, repository = dict(step[CLONE]), os.environ.get(REPOSITORY)
+            commit = str(asked.pop("commit_sha", ""))
+            known = bool(repository) and asked == {"repository": repository}
+            return known and re.fullmatch("[0-9a-f]{40}", commit) is not None
+    return False
+
+
+async def resume_sweeps(client: PrefectClient, since: datetime) -> None:
+    """Reschedule the flow runs of sweeps that have crashed since a time, for example because their worker was killed.
+
+    A resumed sweep neither loses nor repeats finished trials. If a sweep has crashed more than three times within an
+    hour, it is not resumed.
+    """
+    crashed = FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.CRASHED])))
+    sweeps = WorkQueueFilter(name=WorkQueueFilterName(any_=[DRIVERS]))
+    last_first = FlowRunSort.END_TIME_DESC
+    for run in await client.read_flow_runs(flow_run_filter=crashed, work_queue_filter=sweeps, sort=last_first):
+        if run.state is None or run.state.timestamp < since:
+            continue
+        states = await client.read_flow_run_states(run.id)
+        count = sum(state.is_crashed() and run.state.timestamp - state.timestamp < WITHIN for state in states)
+        if count <= CRASHES:
+            again = Scheduled(message=f"resumed automatically after crash {count} of {CRASHES} in an hour")
+            await client.set_flow_run_state(run.id, again, force=True)
 
 
 def main(arguments: list[str]) -> None:
@@ -209,9 +193,12 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--queue", help="the only queue to serve; default: all queues of the pool")
     watch = "also set flow runs without heartbeats to the state CRASHED; resume sweeps that crashed after this time"
     parser.add_argument("--watch", type=float, metavar="SINCE", help=f"{watch} (seconds since 1970)")
+    options = vars(parser.parse_args(arguments))
+    if warning := describe_untried_version():
+        print_safely(f"shepherd: warning: {warning}", file=sys.stderr)
     os.environ[WORKER] = "1"
     os.environ["SHEPHERD_HOME"] = str(home())  # flow runs store their state here, even if their code is a clone
-    asyncio.run(ShepherdWorker(**vars(parser.parse_args(arguments))).start())
+    asyncio.run(ShepherdWorker(**options).start())
 
 
 if __name__ == "__main__":

@@ -11,14 +11,21 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
-import httpx
 import pytest
 from prefect.client.schemas.objects import FlowRun, State
 from prefect.states import Cancelling, Crashed, Pending, Running
 
-from flows.workers import worker as worker_module
-from flows.workers.left_behind import CRASHES, find_local_runs, reschedule, resume_sweeps
-from flows.workers.silence import LIMIT, LIMIT_TAKEN, Heartbeat, ending, last_heartbeats
+from flows.prefect_repairs.lost_runs import (
+    LIMIT,
+    LIMIT_TAKEN,
+    Heartbeat,
+    crashed_state,
+    find_local_runs,
+    last_heartbeats,
+    reschedule,
+)
+from flows.workers.pools import POOLS
+from flows.workers.worker import CRASHES, resume_sweeps
 
 NOTE = "taken by worker w of pool local on here"
 THEN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -102,48 +109,13 @@ def test_resume_sweeps_stops_after_repeated_crashes() -> None:
 
 def test_last_heartbeats_covers_every_active_state() -> None:
     late = THEN + timedelta(seconds=50)
-    taken, cancelled = Pending(timestamp=THEN), Cancelling(timestamp=THEN)
-    api = Api([Running()], [Running()], [taken], [cancelled], [cancelled], [taken], heartbeats={0: late, 4: late})
-    runs, silent, pending, gone, stopping, pulled = api.states
+    taken = Pending(timestamp=THEN)
+    api = Api([Running()], [Running()], [taken], [taken], [Cancelling(timestamp=THEN)], heartbeats={0: late, 4: late})
+    runs, _, pending, pulled, _ = api.states
     api.pools[pulled] = "kubernetes"  # may pull an image first
-    signs = asyncio.run(last_heartbeats(api))  # pyright: ignore[reportArgumentType]
-    assert signs == {
-        runs: Heartbeat(late, LIMIT),
-        pending: Heartbeat(THEN, LIMIT_TAKEN),
-        gone: Heartbeat(THEN, LIMIT),
-        stopping: Heartbeat(late, LIMIT),  # its process still runs
-    }
-    assert silent not in signs
-    ends = [asyncio.run(ending(api, run)) for run in (runs, pending, gone)]  # pyright: ignore[reportArgumentType]
-    assert [state.type.value for state in ends] == ["CRASHED", "CRASHED", "CANCELLED"]
-
-
-@pytest.mark.parametrize("status", [None, 503])
-def test_cancelling_observer_survives_server_outage(status: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Prefect stops polling after three failures; its workers would then continue cancelled flow runs."""
-    request = httpx.Request("POST", "http://127.0.0.1:9/api")
-    away = httpx.ConnectError("refused", request=request)
-    fails = httpx.HTTPStatusError("busy", request=request, response=httpx.Response(503, request=request))
-    looks = iter([fails if status else away] * 12)
-    run = FlowRun(id=uuid4(), flow_id=uuid4(), state=Cancelling())
-
-    async def read_flow_runs(**_: Any) -> list[FlowRun]:
-        for failure in looks:
-            raise failure
-        return [run]
-
-    async def scene() -> UUID:
-        observed: asyncio.Future[UUID] = asyncio.get_running_loop().create_future()
-        observer = worker_module.FlowRunCancellingObserver(
-            lambda one: observed.done() or observed.set_result(one), 0.001
-        )
-        observer._client = type("Client", (), {"read_flow_runs": staticmethod(read_flow_runs)})()  # pyright: ignore[reportAttributeAccessIssue]
-        observer.add_in_flight_flow_run_id(run.id)
-        observer._start_polling_task(type("Consumer", (), {"cancelled": bool, "exception": lambda: away}))  # pyright: ignore[reportArgumentType]
-        assert observer._polling_task is not None
-        over, _ = await asyncio.wait({observed, observer._polling_task}, return_when=asyncio.FIRST_COMPLETED)
-        assert observed in over, "it is looked for no more"
-        observer._polling_task.cancel()
-        return observed.result()
-
-    assert asyncio.run(scene()) == run.id
+    signs = asyncio.run(last_heartbeats(api, POOLS))  # pyright: ignore[reportArgumentType]
+    # Prefect's server itself ends flow runs that stay in the state CANCELLING.
+    assert signs == {runs: Heartbeat(late, LIMIT), pending: Heartbeat(THEN, LIMIT_TAKEN)}
+    ends = [asyncio.run(crashed_state(api, run)) for run in (runs, pending)]  # pyright: ignore[reportArgumentType]
+    messages = [str(end.message).partition(";")[0] for end in ends]
+    assert messages == ["no heartbeat for 115 s", "not started within 300 s"]

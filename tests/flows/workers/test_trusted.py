@@ -15,8 +15,7 @@ from prefect.states import State
 from prefect.workers.process import ProcessJobConfiguration, ProcessWorker
 
 from flows.workers.pools import CLONE, SET_DIRECTORY
-from flows.workers.trusted import refusal
-from flows.workers.worker import ShepherdWorker
+from flows.workers.worker import ShepherdWorker, refusal
 
 OURS = "https://example.org/ours.git"
 COMMIT = "0123456789abcdef0123456789abcdef01234567"

@@ -20,10 +20,10 @@ import pytest
 from prefect.client.schemas.objects import FlowRun
 from prefect.workers.process import ProcessWorker, ProcessWorkerResult
 
-from flows.workers import worker as worker_module
+from flows.prefect_repairs import worker as repaired
+from flows.prefect_repairs.lost_runs import GAP, LIMIT, LIMIT_TAKEN, Heartbeat, HeartbeatMonitor
 from flows.workers.pools import DRIVERS
 from flows.workers.restart import LONGEST, pause
-from flows.workers.silence import GAP, LIMIT, LIMIT_TAKEN, Heartbeat, HeartbeatMonitor
 from flows.workers.worker import ShepherdWorker
 from tests.processes import ROOT, wait_for
 
@@ -139,7 +139,7 @@ def test_worker_retry_waits_for_earlier_process(monkeypatch: pytest.MonkeyPatch)
         return [one.flow_run for one in due]
 
     monkeypatch.setattr(ProcessWorker, "_submit_scheduled_flow_runs", submit)
-    monkeypatch.setattr(worker_module, "find_local_runs", lambda: set(left))
+    monkeypatch.setattr(repaired, "find_local_runs", lambda: set(left))
     due: Any = [SimpleNamespace(flow_run=flow_run) for flow_run in (again, new)]
     assert asyncio.run(ShepherdWorker("local", "w")._submit_scheduled_flow_runs(due)) == [new]
     left.clear()

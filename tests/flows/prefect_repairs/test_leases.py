@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from flows.process import leases
-from flows.process.leases import LEASE, hold_lease
+from flows.prefect_repairs import leases
+from flows.prefect_repairs.leases import LEASE, hold_lease
 from flows.process.locks import hold
 from rlcore.errors import UserError
 from tests.processes import ROOT, answers, free_port, wait_for
@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.slow, heavy]
 HOLDER = """
 import sys, time
 from pathlib import Path
-from flows.process.leases import hold_lease
+from flows.prefect_repairs.leases import hold_lease
 from flows.process.locks import hold
 folder = Path(sys.argv[1])
 with hold(folder / "lock"), hold_lease("thing", folder / "lease"):
