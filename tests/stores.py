@@ -29,7 +29,7 @@ def furnish(home: Path) -> None:
     shared = Path(os.environ["TESTS_SHARED"])  # of the whole session: tests/conftest.py
     with hold(shared / "lock"):
         if not (shared / ".shepherd/mlflow.db").exists():
-            make = [sys.executable, "-m", "flows.workers.databases"]
+            make = [sys.executable, "-m", "flows.workers.up", "databases"]
             subprocess.run(make, env=environment(shared), check=True, capture_output=True)
     shutil.copytree(shared / ".shepherd", home / ".shepherd")
 

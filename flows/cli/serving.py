@@ -19,8 +19,7 @@ from flows.settings import LOOPBACK, artifact_root, tracking_uri
 from flows.sweeps.folder import SweepFolder
 from flows.sweeps.storage import open_storage
 from flows.tracking.mlflow_store import prepare_store
-from flows.workers.dotenv import USER
-from flows.workers.guard import guard, is_health
+from flows.workers.guard import USER, guard, is_health
 from flows.workers.servers import own_login, password_file
 from rlcore.errors import UserError
 from rlcore.system.printable import print_safely

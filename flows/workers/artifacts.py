@@ -137,10 +137,10 @@ def show_comparison(name: str, markdown: str, pictures: Mapping[str, bytes]) -> 
         markdown: the page.
         pictures: title -> content of a PNG file.
     """
-    key = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
-    _try(prefect.artifacts.create_markdown_artifact, markdown, f"compare-{key}", name)
+    key = _slug(f"compare-{name}")
+    _try(prefect.artifacts.create_markdown_artifact, markdown, key, name)
     for place, (title, png) in enumerate(pictures.items(), 1):
-        _show_picture(f"compare-{key}-{place}", title, png)
+        _show_picture(f"{key}-{place}", title, png)
 
 
 def _show_picture(key: str, title: str, png: bytes) -> None:

@@ -14,8 +14,7 @@ from typing import Any
 from fastapi.responses import HTMLResponse
 
 from flows.settings import LOOPBACK, allowed_hosts, server_host
-from flows.workers.dotenv import USER
-from flows.workers.guard import guard, is_health
+from flows.workers.guard import USER, guard, is_health
 from flows.workers.servers import own_login
 
 HINT = (

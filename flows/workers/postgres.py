@@ -22,7 +22,7 @@ from urllib.parse import unquote, urlsplit
 
 from flows.settings import DATABASE, LOOPBACK, database_url, state_folder
 from flows.workers import servers
-from flows.workers.dotenv import USER
+from flows.workers.guard import USER
 from flows.workers.servers import Server
 from rlcore.errors import RunError, UserError
 from rlcore.system.lifeline import alive

@@ -23,7 +23,7 @@ import psutil
 from flows.process.locks import hold
 from flows.process.network import unreachable
 from flows.settings import database_lock, home, server_host, state_folder
-from flows.workers.dotenv import USER, keep_password
+from flows.workers.guard import USER, keep_password
 from rlcore.errors import RunError, UserError
 from rlcore.store.directory import RunDirectory
 from rlcore.system.lifeline import alive

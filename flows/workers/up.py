@@ -1,11 +1,13 @@
 """Commands `make up` and `make down`, which start and stop Prefect and MLflow servers and workers on this machine.
 
-    python -m flows.workers.up up [postgres] | down | status | deploy
+    python -m flows.workers.up up [postgres] | down | status | deploy | databases
 
 - up: starts servers and workers that are not running, and creates work pools and deployments.
 - down: ends all processes that `up` has started, even if `up` was killed, and no others.
 - status: lists the running servers and workers.
 - deploy: creates the work pools and deployments on another server, that of PREFECT_API_URL.
+- databases: creates the SQLite databases that commands without a server use. The set-up of the project runs it, because
+  it takes ten seconds, so that the first training does not have to wait.
 """
 
 from __future__ import annotations
@@ -36,10 +38,12 @@ from flows.settings import (
     home,
     server_host,
     state_folder,
+    tracking_uri,
 )
 from flows.tracking.mlflow_store import prepare_store
 from flows.workers import postgres, servers
-from flows.workers.dotenv import NAMES, USER, client_variables, keep_password, write_dotenv
+from flows.workers.guard import NAMES, USER, client_variables, keep_password, write_dotenv
+from flows.workers.local_api import prefect_api
 from flows.workers.mlflow_app import cross_site_settings
 from flows.workers.pools import deploy
 from flows.workers.servers import Server
@@ -141,6 +145,12 @@ def deploy_elsewhere() -> None:
         )
     servers.check_servers()
     print_safely("\n".join(deploy()))
+
+
+def databases() -> None:
+    """Create the databases of Prefect and MLflow in this project's state folder, unless they exist."""
+    with prefect_api():
+        prepare_store(tracking_uri())
 
 
 def _database(kind: str, password: str) -> Server | None:
@@ -362,8 +372,8 @@ def _print_state(name: str, state: str) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Run one of the commands up, down, status and deploy; return the exit code: 0, 2 (user error) or 1 (failure)."""
-    commands = {"up": up, "down": down, "status": status, "deploy": deploy_elsewhere}
+    """Run a command of `flows.workers.up`; return the exit code: 0, 2 (user error) or 1 (failure)."""
+    commands = {"up": up, "down": down, "status": status, "deploy": deploy_elsewhere, "databases": databases}
 
     def run() -> int:
         word, *more = arguments or [""]

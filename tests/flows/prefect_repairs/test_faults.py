@@ -53,8 +53,7 @@ def test_prefects_worker_ends_in_server_outage(
         raise AWAY
 
     async def scene() -> bool:
-        names = ("work_pool_name", "pool")
-        worker = worker_class(**{names[worker_class is RepairedWorker]: "local", "name": "w"})
+        worker = worker_class("local", name="w")
         worker.heartbeat_interval_seconds = 0.001  # pyright: ignore[reportAttributeAccessIssue]
         serving = asyncio.ensure_future(worker.start(printer=lambda *_: None))
         while not serving.done() and failures < 30:  # Prefect ends its worker after 13
@@ -136,8 +135,7 @@ def test_prefects_worker_reports_killed_flow_run_twice(
         return list(reports)
 
     async def scene() -> None:
-        names = ("work_pool_name", "pool")
-        worker = worker_class(**{names[worker_class is RepairedWorker]: "local", "name": "w"})
+        worker = worker_class("local", name="w")
         worker._work_pool = SimpleNamespace(name="local")  # pyright: ignore[reportAttributeAccessIssue]
         worker._client = SimpleNamespace(read_flow_run_states=states)  # pyright: ignore[reportAttributeAccessIssue]
         await worker._submit_run_and_capture_errors(flow_run)

@@ -22,7 +22,7 @@ from flows.config.compose import compose
 from flows.report.sentences import result_line
 from flows.runs.create import create_run
 from flows.stages.make_env import make_env
-from flows.workers.dotenv import NAMES
+from flows.workers.guard import NAMES
 from rlcore.store import checkpoint
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import read_events

@@ -21,7 +21,7 @@ import yaml
 
 from flows.process.network import unreachable
 from flows.runs import lineage
-from flows.workers import dotenv, pools, servers, up
+from flows.workers import guard, pools, servers, up
 from flows.workers.local_api import prefect_api
 from flows.workers.mlflow_app import FIRST_PAGE, redirect_to_runs
 from rlcore.errors import UserError
@@ -212,13 +212,13 @@ def get_response(app: Any, path: str, **more: Any) -> tuple[int, bytes]:
 
 def test_password_is_private_and_in_no_command_line(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = checkout / ".shepherd/servers/password"
-    password = dotenv.keep_password(file)
+    password = guard.keep_password(file)
     assert len(password) >= 32
-    assert dotenv.keep_password(file) == password
+    assert guard.keep_password(file) == password
     (checkout / ".env").write_text("MINE=1\n")
     (checkout / ".env").chmod(0o644)
-    variables = dotenv.client_variables("http://here", "http://there", password)
-    dotenv.write_dotenv(variables)
+    variables = guard.client_variables("http://here", "http://there", password)
+    guard.write_dotenv(variables)
     assert password in (checkout / ".env").read_text()
     assert [path.stat().st_mode & 0o777 for path in (file, checkout / ".env")] == [0o600, 0o600]
     for name, value in variables.items():
@@ -307,17 +307,17 @@ def test_deploy_creates_deployments_of_every_flow(checkout: Path, monkeypatch: p
 def test_write_dotenv_keeps_lines_of_user(checkout: Path) -> None:
     path, variables = checkout / ".env", {"PREFECT_API_URL": "http://here", "MLFLOW_TRACKING_URI": "http://there"}
     path.write_text("FIRST=1")
-    dotenv.write_dotenv(variables)
+    guard.write_dotenv(variables)
     path.write_text(path.read_text() + "LAST=2\n")
-    dotenv.write_dotenv(variables)
-    ours = [dotenv.BEGIN, "PREFECT_API_URL=http://here", "MLFLOW_TRACKING_URI=http://there", dotenv.END]
+    guard.write_dotenv(variables)
+    ours = [guard.BEGIN, "PREFECT_API_URL=http://here", "MLFLOW_TRACKING_URI=http://there", guard.END]
     assert path.read_text().splitlines() == ["FIRST=1", *ours, "LAST=2"]
-    path.write_text(path.read_text().replace(f"{dotenv.END}\n", ""))  # the user has deleted this line
-    dotenv.write_dotenv({})
+    path.write_text(path.read_text().replace(f"{guard.END}\n", ""))  # the user has deleted this line
+    guard.write_dotenv({})
     assert path.read_text() == "FIRST=1\nLAST=2\n"
     path.write_text("")
-    dotenv.write_dotenv(variables)
-    dotenv.write_dotenv({})
+    guard.write_dotenv(variables)
+    guard.write_dotenv({})
     assert not path.exists()
 
 
