@@ -36,8 +36,8 @@ from flows.settings import (
     database_lock,
     database_url,
     home,
+    own_store,
     server_host,
-    state_folder,
     tracking_uri,
 )
 from flows.tracking.mlflow_store import prepare_store
@@ -220,11 +220,8 @@ def _mlflow() -> Server:
 
 
 def _store() -> str:
-    """Return the database URL of the MLflow server.
-
-    If it is an SQLite file, commands use this file directly when the server is not running.
-    """
-    return database_url("mlflow", "psycopg2") or f"sqlite:///{state_folder() / 'mlflow.db'}"
+    """Return the database URL of the MLflow server. Without PostgreSQL, commands without a server use the same file."""
+    return database_url("mlflow", "psycopg2") or own_store()
 
 
 def _check_kept() -> None:
