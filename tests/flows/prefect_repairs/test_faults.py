@@ -159,12 +159,23 @@ def test_prefects_server_ignores_lost_flow_runs() -> None:
 
     If Prefect adds a service, find out if it ends or reschedules pending and running flow runs of lost workers.
     """
-    import prefect.server.api.background_workers  # noqa: F401 - imports the modules of all services
+    import prefect.server.api.background_workers  # noqa: F401 - imports modules of services
     from prefect.server.services.base import Service
     from prefect.server.services.perpetual_services import get_perpetual_services
 
+    classes = Service.all_services()  # imports the other modules
+    assert {service.__name__ for service in classes} == {
+        "Actions",
+        "Distributor",
+        "EventLogger",
+        "EventPersister",
+        "LogDistributor",
+        "ReactiveTriggers",
+        "TaskRunRecorder",
+    }
     assert {service.function.__name__ for service in get_perpetual_services()} == {
         "ensure_cancelling_timeout_checks",
+        "evaluate_proactive_triggers_periodic",
         "monitor_cancelled_flow_runs",
         "monitor_expired_leases",
         "monitor_expired_pauses",
@@ -178,15 +189,6 @@ def test_prefects_server_ignores_lost_flow_runs() -> None:
         "schedule_recent_deployments",
         "schedule_vacuum_tasks",
         "send_telemetry_heartbeat",
-    }
-    assert {service.__name__ for service in Service.all_services()} == {
-        "Actions",
-        "Distributor",
-        "EventLogger",
-        "EventPersister",
-        "LogDistributor",
-        "ReactiveTriggers",
-        "TaskRunRecorder",
     }
 
 
