@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import anyio
 import httpx
@@ -80,8 +80,13 @@ def test_prefects_observer_stops_after_server_outage(check: str, monkeypatch: py
         return [run]
 
     async def scene() -> bool:
-        observed: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        observer = FlowRunCancellingObserver(lambda one: observed.done() or observed.set_result(one), 0.001)
+        observed: asyncio.Future[UUID] = asyncio.get_running_loop().create_future()
+
+        def cancel(flow_run_id: UUID) -> None:
+            if not observed.done():
+                observed.set_result(flow_run_id)
+
+        observer = FlowRunCancellingObserver(cancel, 0.001)
         observer._client = SimpleNamespace(read_flow_runs=read_flow_runs)  # pyright: ignore[reportAttributeAccessIssue]
         observer.add_in_flight_flow_run_id(run.id)
         observer._start_polling_task(SimpleNamespace(cancelled=bool, exception=lambda: AWAY))  # pyright: ignore[reportArgumentType]

@@ -223,7 +223,7 @@ def test_password_is_private_and_in_no_command_line(checkout: Path, monkeypatch:
     assert [path.stat().st_mode & 0o777 for path in (file, checkout / ".env")] == [0o600, 0o600]
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    for server in (up._prefect(), up._mlflow(), up._worker("0")):
+    for server in (up._prefect(), up._mlflow(), up._worker(1, "0")):
         assert password not in repr(server)  # of the command line too
     assert up._prefect().variables["PREFECT_SERVER_API_AUTH_STRING"] == f"shepherd:{password}"
 
