@@ -9,7 +9,8 @@
 | flow runs that a killed worker had claimed stay pending | 17415 | `lost_runs.reschedule` |
 | flow runs of a lost machine stay running; the automation for them fails | 16746, 21932 | `lost_runs.last_heartbeats` |
 | `concurrency()` hides its lease, so a killed process blocks the next one | – | `leases` |
-| `concurrency(strict=True)` ends a flow if a renewal of the lease fails | 19068 | `leases` |
+| `concurrency()` does not acquire its slot again after its lease was lost in an outage | 19068 | `leases` |
+| the recorder of task runs truncates its interval to whole seconds | – | `flows.settings.configure_environment` |
 
 The numbers are issues of github.com/PrefectHQ/prefect. `tests/flows/prefect_repairs/test_faults.py` has a test of each
 fault, which fails as soon as the installed Prefect does not have the fault any more. The repair can then be deleted.

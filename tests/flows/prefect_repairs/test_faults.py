@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 from uuid import UUID, uuid4
 
 import anyio
@@ -19,7 +20,12 @@ import httpx
 import pytest
 from prefect.client.schemas.objects import FlowRun, State
 from prefect.client.schemas.responses import ConcurrencyLimitWithLeaseResponse
-from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, PREFECT_WORKER_QUERY_SECONDS
+from prefect.settings import (
+    PREFECT_API_URL,
+    PREFECT_CLIENT_MAX_RETRIES,
+    PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL,
+    PREFECT_WORKER_QUERY_SECONDS,
+)
 from prefect.settings import temporary_settings as prefect_settings
 from prefect.states import Cancelling, Crashed
 from prefect.workers.process import ProcessJobConfiguration, ProcessWorker
@@ -212,6 +218,38 @@ def test_prefects_concurrency_hides_its_lease(monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setattr(_sync, name, lambda *_: {})
     with concurrency("run", strict=True) as lease:
         assert lease is None
+
+
+def test_prefects_lease_is_not_acquired_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The repair is `leases`: Prefect stops renewing a lease that was lost in an outage (Prefect issue 19068)."""
+    from prefect.concurrency import _leases
+
+    gone = httpx.HTTPStatusError("gone", request=AWAY.request, response=httpx.Response(410, request=AWAY.request))
+    client = MagicMock()
+    client.__enter__.return_value.renew_concurrency_lease.side_effect = gone
+    monkeypatch.setattr(_leases, "get_client", lambda **_: client)
+    never: Any = SimpleNamespace(is_set=lambda: False, wait=lambda _: False)
+    with pytest.raises(httpx.HTTPStatusError):
+        _leases._lease_renewal_loop(uuid4(), 60.0, never)
+    assert {call[0] for call in client.__enter__.return_value.method_calls} == {"renew_concurrency_lease"}
+
+
+def test_prefects_recorder_truncates_flush_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The repair is an integer interval in `flows.settings`; an interval of 0 uses a complete CPU core."""
+    from prefect.server.services import task_run_recorder
+
+    given: list[float] = []
+
+    def consumer(flush_every: float, **_: Any) -> Any:
+        given.append(flush_every)
+        raise NotImplementedError  # ends the recorder
+
+    monkeypatch.setattr(task_run_recorder, "create_consumer", lambda *_, **__: None)
+    monkeypatch.setattr(task_run_recorder, "consumer", consumer)
+    half = prefect_settings({PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL: 0.5})
+    with half, pytest.raises(NotImplementedError):
+        asyncio.run(task_run_recorder.TaskRunRecorder().start())
+    assert given == [0]
 
 
 def test_describe_untried_version_names_both_versions(monkeypatch: pytest.MonkeyPatch) -> None:
