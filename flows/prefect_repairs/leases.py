@@ -3,7 +3,8 @@
 A lock file excludes other processes of this machine. It excludes processes of other machines only if the file system
 supports `flock` across machines. Therefore, if PREFECT_API_URL is set, the process that has locked the file also
 acquires a lock from that server: the only slot of a global concurrency limit, a feature of Prefect. The slot is leased
-for a minute and the process renews the lease. If its machine fails, the lease expires.
+for a minute and the process renews the lease. If its machine fails, the lease expires. Prefect's `concurrency()` is not
+used: it hides its lease, and does not acquire the slot again after an outage.
 
 The process records the lease in a file next to the lock file. If the process is killed, another process of the same
 machine can lock the lock file. It then knows that the owner of the recorded lease is dead, and releases the lease
