@@ -4,9 +4,9 @@
 
 It is Prefect's process worker without some of its faults (flows.prefect_repairs), and with three rules of this project:
 
-- The command and the environment variables of a flow run come from Prefect's database. An attacker who can write to the
-  database, directly or through a server without a password, could therefore execute any command as the worker's user.
-  For security, the worker executes only what the code of this project defines (`refusal`).
+- For security, the worker executes only what the code of this project defines (`refusal`). Otherwise an attacker who
+  can write to Prefect's database could execute any command as the worker's user, because the command and the
+  environment variables of a flow run come from this database.
 - Sweeps do not count towards the limit of concurrent flow runs.
 - One worker per server (`--watch`) resumes sweeps that crashed.
 
@@ -80,16 +80,7 @@ class ShepherdWorker(RepairedWorker):
     async def run(
         self, flow_run: FlowRun, configuration: ProcessJobConfiguration, task_status: Any = None
     ) -> ProcessWorkerResult:
-        """Execute a flow run until its process ends. If the code of this project does not define it, set it to FAILED.
-
-        Args:
-            flow_run: the flow run.
-            configuration: command and environment of the process.
-            task_status: Prefect's object, to report that the process has started.
-
-        Returns:
-            Result with the exit code of the process; 0 after a failure that the server already knows.
-        """
+        """Execute a flow run until its process ends. If the code of this project does not define it, set it to FAILED."""
         if reason := self._refusal(flow_run, configuration):
             self.get_flow_run_logger(flow_run).error(reason)
             await self.client.set_flow_run_state(flow_run.id, Failed(message=reason), force=True)
