@@ -80,7 +80,7 @@ class ShepherdWorker(RepairedWorker):
     async def run(
         self, flow_run: FlowRun, configuration: ProcessJobConfiguration, task_status: Any = None
     ) -> ProcessWorkerResult:
-        """Execute a flow run until its process ends. If the code of this project does not define it, set it to FAILED."""
+        """Execute a flow run until its process ends; set it to FAILED if this project's code does not define it."""
         if reason := self._refusal(flow_run, configuration):
             self.get_flow_run_logger(flow_run).error(reason)
             await self.client.set_flow_run_state(flow_run.id, Failed(message=reason), force=True)
