@@ -74,6 +74,8 @@ class Mistakes:
 
     def note(self, *mistakes: UserError) -> None:
         """Add errors to the collection."""
+        for mistake in mistakes:
+            _forget_frames(mistake)
         self._found += mistakes
 
     @contextmanager
@@ -82,8 +84,6 @@ class Mistakes:
         try:
             yield
         except UserError as error:
-            for mistake in error.mistakes:
-                _forget_frames(mistake)
             self.note(*error.mistakes)
 
     def any(self, holds: Callable[[UserError], bool]) -> bool:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from rlcore.config.schema import REQUIRED, Argument, arguments, default_of, type_name, types_of
-from rlcore.config.values import nearest, spell
+from rlcore.config.values import first_leaf, nearest, spell
 from rlcore.errors import MissingValue, Mistakes, UserError
 from rlcore.system.printable import printable, printable_line
 
@@ -49,19 +49,19 @@ def build(cls: type, values: Any, prefix: str = "") -> Any:
     hints = types_of(cls)
     ready: dict[str, Any] = {}
     for name, field in fields.items():
-        full_key = prefix + name
-        with mistakes.catch():
-            if name not in values or values[name] is REQUIRED or values[name] == "???":
-                if default_of(field) is REQUIRED:
-                    raise MissingValue(f"{full_key} is required: {field.metadata.get('help', '')}")
-                continue
-            ready[name] = convert(values[name], hints[name], full_key)
-            _within(full_key, ready[name], field, hints[name])
+        argument = Argument(prefix + name, hints[name], default_of(field), **field.metadata)
+        value = values.get(name, REQUIRED)
+        try:
+            if value is not REQUIRED and value != "???":
+                ready[name] = convert(value, argument.type, argument.key)
+                _within(ready[name], argument)
+            elif argument.default is REQUIRED:
+                raise MissingValue(f"{argument.key} is required: {argument.help}")
+        except UserError as error:
+            mistakes.note(*error.mistakes)
     mistakes.raise_collected()
     config = cls(**ready)
-    for field in fields.values():
-        with mistakes.catch():
-            _refuse_without_effect(config, field, prefix)
+    mistakes.note(*_without_effect(config, prefix))
     mistakes.raise_collected()
     check = getattr(config, "check", None)
     if check is not None:
@@ -74,9 +74,7 @@ def _unknown(cls: type, prefix: str, key: str, value: Any) -> UserError:
 
     If the value of the unknown key is a mapping, the message names the first key in this mapping, such as `a.b`.
     """
-    while isinstance(value, Mapping) and value:
-        first = next(iter(value))
-        key, value = f"{key}.{first}", value[first]
+    key, value = first_leaf(key, value)
     names = [field.name for field in dataclasses.fields(cls)]
     deeper = [argument.key for argument in arguments(cls, prefix)]
     hint = (
@@ -214,37 +212,34 @@ def _specificity(annotation: Any) -> int:
     return order.index(annotation) if annotation in order else -1
 
 
-def _refuse_without_effect(config: Any, field: dataclasses.Field[Any], prefix: str) -> None:
-    """Raise UserError if the user set a key that has no effect, because another key does not have the needed value."""
-    needs, value = field.metadata.get("needs"), getattr(config, field.name)
-    if needs is None or value == default_of(field) or needs.holds(getattr(config, needs.key)):
-        return
-    key = f"{prefix}{field.name}"
-    condition = f"{prefix}{needs.key}{needs.words}"
-    raise UserError(f"{key}={spell(value)}: has no effect without {condition}; set {condition}, or leave {key} out")
+def _without_effect(config: Any, prefix: str) -> Iterator[UserError]:
+    """Yield an error for each key that was set and has no effect, because another key lacks the needed value."""
+    for field in dataclasses.fields(config):
+        needs, value = field.metadata.get("needs"), getattr(config, field.name)
+        if needs is not None and value != default_of(field) and not needs.holds(getattr(config, needs.key)):
+            key, condition = f"{prefix}{field.name}", f"{prefix}{needs.key}{needs.words}"
+            fix = f"set {condition}, or leave {key} out"
+            yield UserError(f"{key}={spell(value)}: has no effect without {condition}; {fix}")
 
 
-def _within(key: str, value: Any, field: dataclasses.Field[Any], annotation: Any) -> None:
-    meta = field.metadata
-    choices = meta.get("choices")
-    if value == "" and field.default != "":
+def _within(value: Any, argument: Argument) -> None:
+    """Raise UserError if a value is not one of the allowed choices, or if a number in it is out of bounds."""
+    key, choices = argument.key, argument.choices
+    if value == "" and argument.default != "":
         raise UserError(f"{key}='': must not be empty; give a value or leave {key} out")
     if choices is not None and value not in choices and not dataclasses.is_dataclass(value):
-        allowed = ", ".join(spell(c) for c in choices)
-        raise UserError(f"{key}={spell(value)}: must be one of {allowed}{nearest(spell(value), map(spell, choices))}")
+        raise UserError(f"{key}={spell(value)}: must be {argument.allowed}{nearest(spell(value), map(spell, choices))}")
     for number in _numbers(value):
         if not math.isfinite(number):
             raise UserError(f"{key}={number}: must be a finite number")
         if abs(number) > LARGEST and isinstance(number, int):
             raise UserError(f"{key}={number}: must be at most {LARGEST}")
-        low, high, above = meta.get("low"), meta.get("high"), meta.get("above")
         if (
-            (low is not None and number < low)
-            or (high is not None and number > high)
-            or (above is not None and number <= above)
+            (argument.low is not None and number < argument.low)
+            or (argument.high is not None and number > argument.high)
+            or (argument.above is not None and number <= argument.above)
         ):
-            allowed = Argument(key, annotation, None, "", None, low, high, above, True).allowed
-            raise UserError(f"{key}={spell(value)}: must be {_a(allowed)}")
+            raise UserError(f"{key}={spell(value)}: must be {_a(argument.allowed)}")
 
 
 def _numbers(value: Any) -> Iterator[int | float]:

@@ -64,7 +64,7 @@ def arg(
     meta = {"help": help, "choices": choices, "low": low, "high": high, "above": above}
     meta |= {"learning": learning, "unused": unused, "needs": needs}
     if default is REQUIRED:
-        return dataclasses.field(metadata=meta | {"required": True})
+        return dataclasses.field(metadata=meta)
     if isinstance(default, (dict, list)) or dataclasses.is_dataclass(default):
         return dataclasses.field(default_factory=lambda: _copy(default), metadata=meta)
     return dataclasses.field(default=default, metadata=meta)
@@ -92,13 +92,14 @@ class Argument:
     key: str
     type: Any
     default: Any
-    help: str
-    choices: tuple[Any, ...] | None
-    low: float | None
-    high: float | None
-    above: float | None
-    learning: bool
+    help: str = ""
+    choices: Collection[Any] | None = None
+    low: float | None = None
+    high: float | None = None
+    above: float | None = None
+    learning: bool = True
     unused: str = ""
+    needs: Needs | None = None
     group: str = ""
 
     @property
@@ -145,28 +146,15 @@ def arguments(
     """
     hints = types_of(cls)
     for field in dataclasses.fields(cls):
-        meta = field.metadata
-        here = learning and meta.get("learning", True)
+        here = learning and field.metadata.get("learning", True)
         default = default_of(field) if values is None else getattr(values, field.name)
         nested = nested_class(hints[field.name])
-        if nested is not None:
+        if nested is None:
+            meta: dict[str, Any] = {**field.metadata, "learning": here, "group": group}
+            yield Argument(f"{prefix}{field.name}", hints[field.name], default, **meta)
+        else:
             own = default if dataclasses.is_dataclass(default) else None
-            yield from arguments(nested, f"{prefix}{field.name}.", here, meta.get("help", ""), own)
-            continue
-        choices = meta.get("choices")
-        yield Argument(
-            f"{prefix}{field.name}",
-            hints[field.name],
-            default,
-            meta.get("help", ""),
-            tuple(choices) if choices is not None else None,
-            meta.get("low"),
-            meta.get("high"),
-            meta.get("above"),
-            here,
-            meta.get("unused", ""),
-            group,
-        )
+            yield from arguments(nested, f"{prefix}{field.name}.", here, field.metadata.get("help", ""), own)
 
 
 def groups(cls: type, kind: type, prefix: str = "") -> Iterator[str]:
@@ -219,10 +207,8 @@ def defaults(cls: type) -> dict[str, Any]:
     hints = types_of(cls)
     tree: dict[str, Any] = {}
     for field in dataclasses.fields(cls):
-        nested = nested_class(hints[field.name])
-        default = default_of(field)
-        if nested is not None and (default is REQUIRED or dataclasses.is_dataclass(default)):
-            tree[field.name] = defaults(nested) if default is REQUIRED else plain(default)
-        else:
-            tree[field.name] = "???" if default is REQUIRED else plain(default)
-    return tree
+        default, nested = default_of(field), nested_class(hints[field.name])
+        if default is REQUIRED:
+            default = "???" if nested is None else defaults(nested)
+        tree[field.name] = default
+    return plain(tree)

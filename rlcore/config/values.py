@@ -37,6 +37,14 @@ def at(tree: Any, key: str, absent: Any = None) -> Any:
     return tree
 
 
+def first_leaf(key: str, value: Any) -> tuple[str, Any]:
+    """Return a dotted key and its value; if the value is a mapping, return its first nested key without a mapping."""
+    while isinstance(value, Mapping) and value:
+        part, value = next(iter(value.items()))
+        key = f"{key}.{part}"
+    return key, value
+
+
 # Name of a key in Stable-Baselines3, CleanRL or rl8 -> name of the key in this project.
 OTHER_WORDS = {
     "learning_rate": "lr",

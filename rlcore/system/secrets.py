@@ -6,6 +6,8 @@ Secrets are detected in URLs, and in settings with a key such as `password` or `
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 HIDDEN = "***"
 # The password of `user:password@` after any scheme; it may contain / and @. A port before a path is not a password.
@@ -40,3 +42,24 @@ def redact(text: str) -> str:
     for pattern in (PASSWORD, TOKEN, QUERY, SETTING, ENTRY, UNKNOWN):
         text = pattern.sub(rf"\g<1>{HIDDEN}", text)
     return text
+
+
+def find_secrets(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the secrets in a config: passwords in URLs, and the values of secret keys (`is_secret`).
+
+    Args:
+        value: nested dicts and lists.
+        key: dotted key of `value`; "" for the whole config.
+
+    Yields:
+        Dotted key and text.
+    """
+    if isinstance(value, Mapping):
+        for name, part in value.items():
+            yield from find_secrets(name, key)
+            yield from find_secrets(part, f"{key}.{name}" if key else str(name))
+    elif isinstance(value, list):
+        for part in value:
+            yield from find_secrets(part, key)
+    elif isinstance(value, str) and (redact(value) != value or (value and is_secret(key))):
+        yield key, value
