@@ -53,14 +53,14 @@ def resume(run_dir: str, overrides: Sequence[str]) -> None:
 
         run = RunDirectory.existing(run_dir)
         run.refuse_second_writer()
-        compose_existing(run.config, overrides)  # report errors before any file changes
+        _, values = compose_existing(run.config, overrides)  # report errors before any file changes
+        lost = ", ".join(sorted(values.keys() - run.read_config().keys()))
         if overrides:
             check_servers()
             change_run(run, overrides)
         if is_over(run):
-            print_safely(
-                f"{run_dir}: already finished ({run.read_summary()['policy_steps']:,} policy steps); nothing to do"
-            )
+            why = f"{run.config.name} lacks {lost}; restore it from a copy" if lost else "nothing to do"
+            print_safely(f"{run_dir}: already finished ({run.read_summary()['policy_steps']:,} policy steps); {why}")
         else:
             _flow(run)
 
