@@ -16,8 +16,7 @@ from rich.padding import Padding
 from rich.table import Column, Table
 from rich.text import Text
 
-from flows.config.search_path import BUILT_IN
-from flows.config.yaml_files import presets
+from flows.config.yaml_files import BUILT_IN, presets
 from flows.report.command_lines import short_path
 from flows.report.terminal import console, show, table
 from rlcore import plugins

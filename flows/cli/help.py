@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.config.compose import compose
-from flows.config.search_path import BUILT_IN, config_folders
-from flows.config.yaml_files import available, default_names, presets
+from flows.config.yaml_files import BUILT_IN, available, config_folders, default_names, presets
 from rlcore import plugins
 from rlcore.algorithms import ALGORITHMS
 from rlcore.config.groups import RunConfig

@@ -14,7 +14,7 @@ from importlib import import_module
 
 from flows.cli.other_commands import translate
 from flows.cli.parser import HELP, parse, parser
-from flows.config.search_path import VARIABLES
+from flows.config.yaml_files import VARIABLES
 from flows.process.exits import run_command
 from flows.process.signals import CODE, exit_sentence, terminable
 from flows.settings import configure_environment, read_dotenv

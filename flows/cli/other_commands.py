@@ -15,8 +15,7 @@ from typing import NamedTuple
 from flows.cli.launchers import find_fabric_run_settings, without_launcher
 from flows.cli.parser import parser
 from flows.config.mistakes import is_of_sheeprl
-from flows.config.search_path import VARIABLES
-from flows.config.yaml_files import groups, presets
+from flows.config.yaml_files import VARIABLES, groups, presets
 from rlcore.algorithms import ALGORITHMS
 from rlcore.config.groups import RunConfig
 from rlcore.config.schema import arguments

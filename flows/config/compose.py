@@ -17,7 +17,6 @@ import yaml
 
 from flows.config import mistakes as sentences
 from flows.config import yaml_files
-from flows.config.absent_keys import refuse_absent_keys
 from flows.config.overrides import ParsedOverrides, parse
 from flows.config.sheeprl_names import add_class_names, name_classes, names_class
 from rlcore import plugins
@@ -27,9 +26,9 @@ from rlcore.config.schema import defaults
 from rlcore.config.values import at, plain, spell
 from rlcore.errors import Mistakes, NotSupported, UserError
 from rlcore.run_config import build_config
-from rlcore.store.run_files import read_mapping
+from rlcore.store.directory import RunDirectory
 from rlcore.system.printable import printable_line
-from rlcore.system.secrets import is_secret, redact
+from rlcore.system.secrets import find_secrets, is_secret
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -94,11 +93,7 @@ def compose_existing(config_yaml: Path, overrides: Sequence[str]) -> tuple[RunCo
     Raises:
         UserError: an argument or the file has errors; the message lists all of them.
     """
-    return _compose_from(config_yaml, _read_stored, overrides)
-
-
-def _read_stored(file: Path) -> dict[str, Any]:
-    return read_mapping(file, "restore it from a copy, or move the run's folder away", ("algo.name", "env.id"))
+    return _compose_from(config_yaml, lambda file: RunDirectory(file.parent).read_config(), overrides)
 
 
 def compose_params(file: Path, overrides: Sequence[str]) -> tuple[RunConfig, dict[str, Any]]:
@@ -291,7 +286,7 @@ def _check(config: DictConfig, mistakes: Mistakes) -> tuple[RunConfig, dict[str,
         raise UserError(sentences.of_interpolation(error, config)) from None
     tree["plugins"] = plugins.list_named()  # includes the plugins that a config file names
     checked = None
-    for check in (refuse_absent_keys, name_classes):
+    for check in (sentences.refuse_absent_keys, name_classes):
         with mistakes.catch():
             check(tree)
     with mistakes.catch():
@@ -307,7 +302,10 @@ def _check(config: DictConfig, mistakes: Mistakes) -> tuple[RunConfig, dict[str,
             )
         mistakes.raise_collected(FIRST)
     values = plain(checked)
-    _refuse_secrets(values)
+    for key, value in find_secrets(values):
+        read = "read it from an environment variable in your code"
+        fix = ELSEWHERE.get(key, read if is_secret(key) else "write the address without it")
+        raise UserError(f"{key}={value}: must not contain a password, because a config is stored with its run; {fix}")
     return checked, values
 
 
@@ -338,24 +336,6 @@ def _add_mistakes_of_environment(tree: Mapping[str, Any], mistakes: Mistakes) ->
             suite = suite_with(env_id)
             if suite is not None:
                 suite.check(env_id, wrapper, max(1, math.prod(counts)))
-
-
-def _refuse_secrets(value: Any, key: str = "") -> None:
-    """Raise UserError if a URL in the config contains a password, or if a key is set whose name suggests a password.
-
-    The config is stored with the run, and MLflow would display the password.
-    """
-    if isinstance(value, Mapping):
-        for name, part in value.items():
-            _refuse_secrets(name, key)
-            _refuse_secrets(part, f"{key}.{name}" if key else str(name))
-    elif isinstance(value, list):
-        for part in value:
-            _refuse_secrets(part, key)
-    elif isinstance(value, str) and (redact(value) != value or (value and is_secret(key))):
-        read = "read it from an environment variable in your code"
-        fix = ELSEWHERE.get(key, read if is_secret(key) else "write the address without it")
-        raise UserError(f"{key}={value}: must not contain a password, because a config is stored with its run; {fix}")
 
 
 def _interpolate(checked: Any, written: Any) -> Any:

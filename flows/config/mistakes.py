@@ -1,4 +1,7 @@
-"""Conversion of errors of Hydra and OmegaConf to messages that name the file or key, the value and a suggestion."""
+"""Messages for files and keys that only SheepRL and rl8 have, and for errors of Hydra and OmegaConf.
+
+A message names the file or key, the value, and what to use instead.
+"""
 
 from __future__ import annotations
 
@@ -6,29 +9,26 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from rlcore.algorithms import ABSENT
-from rlcore.config.values import nearest, spell
+from flows.config.sheeprl_names import NAMES
+from rlcore.algorithms import ABSENT, ALGORITHMS
+from rlcore.config.groups import RunConfig
+from rlcore.config.schema import REQUIRED, arguments
+from rlcore.config.values import at, first_leaf, nearest, spell
+from rlcore.errors import Mistakes, UserError
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-# SheepRL's files without a counterpart, by the first letters of their names.
-_LATER = (
-    *ABSENT,
-    "dreamer_v3_L_navigate",
-    "dreamer_v3_minedojo",
-    "dreamer_v3_super_mario_bros",
-    "ppo_super_mario_bros",
-)
-NOT_YET: dict[str, tuple[str, ...]] = {
-    "exp": _LATER,
-    "algo": _LATER,
-    "env": ("minecraft", "minedojo", "minerl", "super_mario_bros"),
-}
 MANY = 20  # if a group has more files, a message refers to the command that lists them
 LISTED = {"exp": "agents", "algo": "agents", "env": "envs"}
 # Required keys without a default.
 NEEDED = {"algo.name": "choose a preset, as exp=ppo", "env.id": "give any Gymnasium id, as env.id=CartPole-v1"}
+
+# Key of SheepRL or rl8 -> the algorithms of SheepRL that have it, or the message if no algorithm here has it.
+ABSENT_KEYS: dict[str, list[str] | str] = {
+    **{key: entry["algorithms"] for entry in NAMES["keys_of_algorithms"] for key in entry["keys"].split()},
+    **NAMES["other_keys"],
+}
 
 
 def unknown_option(group: str, name: str, options: Collection[str]) -> str:
@@ -48,8 +48,36 @@ def unknown_option(group: str, name: str, options: Collection[str]) -> str:
 
 
 def is_of_sheeprl(group: str, name: str) -> bool:
-    """Return True if SheepRL has a file of this name that this project does not support yet."""
-    return name.startswith(NOT_YET.get(group, ()))
+    """Return True if SheepRL has a config file of this name that this project does not support yet."""
+    algorithms = ABSENT if group in ("exp", "algo") else ()
+    return name.startswith((*algorithms, *NAMES["not_supported"]["files"].get(group, ())))
+
+
+def refuse_absent_keys(tree: dict[str, Any]) -> None:
+    """Remove the keys of SheepRL and rl8 that this project does not support from a config, and report them as errors.
+
+    Args:
+        tree: the config as nested dicts without interpolations; modified in place.
+
+    Raises:
+        UserError: the config had such keys; the message names all of them.
+    """
+    name, mistakes = at(tree, "algo.name"), Mistakes()
+    if not isinstance(name, str) or name not in ALGORITHMS:
+        return  # reported when the config is built
+    known = [argument.key for argument in (*arguments(RunConfig), *arguments(ALGORITHMS[name].Config, "algo."))]
+    for key, reason in ABSENT_KEYS.items():
+        leaf, value = first_leaf(key, at(tree, key, REQUIRED))
+        if value is REQUIRED or any(f"{own}.".startswith(f"{leaf}.") for own in known):
+            continue
+        if not isinstance(reason, str):
+            supported = any(other.startswith(tuple(reason)) for other in ALGORITHMS)
+            of = f"{', '.join(reason)}{'' if supported else ', not supported yet'}"
+            reason = f"SheepRL's key of {of}; {name} has no such key"
+        mistakes.note(UserError(f"{leaf}={spell(value)}: {reason}"))
+        group, _, last = key.rpartition(".")
+        del at(tree, group)[last]
+    mistakes.raise_collected()
 
 
 def of_files(error: Exception, choices: str, groups: Mapping[str, Collection[str]]) -> str:

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 import yaml
 
 from flows.config.overrides import IGNORED_HYDRA_KEYS
-from flows.config.search_path import config_folders
-from flows.config.sheeprl_names import LOGGER_KEYS_DROPPED
+from flows.config.sheeprl_names import NAMES
+from flows.config.yaml_files import config_folders
 from rlcore.config.groups import RunConfig
 from rlcore.config.schema import arguments
 from rlcore.config.values import at, plain, spell
@@ -56,7 +56,8 @@ def notices(config: RunConfig, overrides: Sequence[str] = ()) -> Iterator[str]:
             yield f"{override}: no effect (it applies to images, and algo.cnn_keys.encoder=[] selects none)"
         if key.startswith(IGNORED_HYDRA_KEYS):
             yield f"{override}: no effect (Hydra only composes the config; run_dir sets the run directory)"
-        if key.removeprefix("metric.logger.") in LOGGER_KEYS_DROPPED and key.startswith("metric.logger."):
+        group, _, last = key.rpartition(".")
+        if group == "metric.logger" and last in NAMES["groups"][group]["removed"]:
             yield f"{override}: no effect (loggers copy the event log; run_dir and run_name set its folder)"
 
 

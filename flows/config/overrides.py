@@ -13,8 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from flows.config.mistakes import is_of_sheeprl, unknown_option
-from flows.config.search_path import BUILT_IN
-from flows.config.yaml_files import misnamed
+from flows.config.yaml_files import BUILT_IN, misnamed
 from rlcore.algorithms import ALGORITHMS
 from rlcore.config.groups import RunConfig
 from rlcore.config.schema import arguments
@@ -83,54 +82,32 @@ def parse(
         UserError: there are errors and `mistakes` is None.
     """
     typed, keys, collected = ParsedOverrides(), _known_keys(), Mistakes() if mistakes is None else mistakes
-    seen: dict[str, str] = {}
+    seen: dict[str, str] = {}  # key or group -> override of it
     for line in overrides:
         with collected.catch():
-            _take(line, typed, seen, groups, keys)
+            override = _read(line, groups, keys)
+            key = override.key_or_group
+            package = override.package or PACKAGES.get(key)
+            place = f"{key}@{package}" if package else key
+            if place in seen:
+                raise UserError(f"{key} is given twice, as {seen[place]} and {line}; keep one")
+            seen[place] = line
+            if key.startswith(IGNORED_HYDRA_KEYS):
+                continue
+            is_group = key in groups and key not in keys
+            if not is_group:
+                _check_key(override, groups, keys)
+            if override.is_sweep_override():
+                typed.sweeps.append(override)
+            elif is_group:
+                typed.refused.add(key)
+                typed.choices.append(_choice(override, place, groups[key]))
+                typed.refused.remove(key)
+            else:
+                typed.settings.append(override)
     if mistakes is None:
         collected.raise_collected()
     return typed
-
-
-def _take(
-    line: str,
-    typed: ParsedOverrides,
-    seen: dict[str, str],
-    groups: Mapping[str, Collection[str]],
-    keys: Mapping[str, bool],
-) -> None:
-    """Parse the override `line` and add it to `typed`.
-
-    Args:
-        line: the override.
-        typed: the overrides that have been parsed so far.
-        seen: key or group -> earlier override of it, to detect repeated overrides; `line` is added.
-        groups: group of config files -> names of its files.
-        keys: each known dotted key -> True if its type is text.
-
-    Raises:
-        UserError: the override is invalid, unknown or repeated.
-    """
-    override = _read(line, groups, keys)
-    key = override.key_or_group
-    package = override.package or PACKAGES.get(key)
-    place = f"{key}@{package}" if package else key
-    if place in seen:
-        raise UserError(f"{key} is given twice, as {seen[place]} and {line}; keep one")
-    seen[place] = line
-    if key.startswith(IGNORED_HYDRA_KEYS):
-        return
-    is_group = key in groups and key not in keys
-    if not is_group:
-        _check_key(override, groups, keys)
-    if override.is_sweep_override():
-        typed.sweeps.append(override)
-    elif is_group:
-        typed.refused.add(key)
-        typed.choices.append(_choice(override, place, groups[key]))
-        typed.refused.remove(key)
-    else:
-        typed.settings.append(override)
 
 
 def _known_keys() -> dict[str, bool]:
@@ -217,22 +194,14 @@ def _check_key(override: Override, groups: Mapping[str, Collection[str]], keys: 
         hint = nearest(key, [*_tops(keys), *groups], keys) or "; `shepherd train -h` lists every key"
         raise UserError(f"unknown key {key!r} (value {_text(override)!r}){hint}")
     for group, place in PACKAGES.items():
-        if key == place and isinstance(override.value(), str):
-            raise UserError(
-                f"{typed}: this is a group of keys; {_chosen_by_file(group, _text(override), groups[group])}"
-            )
+        if key == place and isinstance(override.value(), str):  # probably meant as the name of a file
+            name, options = _text(override), groups[group]
+            advice = f"type {group}={name}" if name in options else f"choose a file, as {group}={min(options)}"
+            raise UserError(f"{typed}: this is a group of keys; {advice}")
     if override.is_delete() and not any(f"{known}.".startswith(f"{key}.") for known in keys):
         raise UserError(f"{typed}: there is no key {key!r} to reset to its default{nearest(key, keys)}")
     if not override.is_delete() and override._value == "":  # '' in quotes is empty text, which is allowed
         raise UserError(f"{typed}: no value given for {key}; write {key}=VALUE, or leave it out")
-
-
-def _chosen_by_file(group: str, name: str, options: Collection[str]) -> str:
-    """Return advice for a user who has set a group of keys to a text, such as `algo.optimizer=adam`.
-
-    The text was probably meant as the name of a config file of the group.
-    """
-    return f"type {group}={name}" if name in options else f"choose a file, as {group}={min(options)}"
 
 
 def _tops(keys: Collection[str]) -> dict[str, None]:

@@ -1,15 +1,18 @@
-"""Conversion of class names in SheepRL's config files to the names of this project.
+"""Conversion of the names and class names in SheepRL's config files to those of this project.
 
-SheepRL imports and instantiates the classes named by `_target_` and `dense_act`. Here such a string is looked up in a
-table, and no config causes an import. A string that is not in the table is an error. Keys that only configure the named
-class in SheepRL are removed.
+SheepRL imports and instantiates the classes named by `_target_` and `dense_act`. Here such a string is looked up in
+sheeprl_names.yaml, and no config causes an import. A string that is not in this file is an error. Keys that only
+configure the named class in SheepRL are removed.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import yaml
 
 from rlcore import plugins
 from rlcore.algorithms import ALGORITHMS
@@ -17,70 +20,21 @@ from rlcore.config.groups import REDUCTIONS
 from rlcore.config.schema import arguments, groups
 from rlcore.config.values import at, nearest, spell
 from rlcore.errors import Mistakes, NotSupported, UserError
-from rlcore.nn.network_keys import ACTIVATIONS as NAMED_ACTIVATIONS
+from rlcore.nn.network_keys import ACTIVATIONS
 from rlcore.optim.optimizer_keys import OptimizerConfig
+from rlcore.store.run_files import FAST
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 Tree = dict[str, Any]
 
-OPTIMIZERS = {f"torch.optim.{name}": name.lower() for name in ("Adam", "AdamW", "RMSprop", "SGD")}
-OPTIMIZERS |= {"sheeprl.optim.rmsprop_tf.RMSpropTF": "rmsprop_tf"}
-OPTIMIZERS |= {"sheeprl.algos.dreamer_v3_5.optim.LaProp": "laprop"}
-_ACTIVATIONS = ("Tanh", "ReLU", "ELU", "SiLU", "GELU", "Sigmoid", "Softplus", "Mish", "Identity")
-ACTIVATIONS = {name: name.lower() for name in _ACTIVATIONS} | {"LeakyReLU": "leaky_relu"}
-METRICS = {f"torchmetrics.{name.title()}Metric": name for name in ("mean", "sum", "max", "min")}
-LOGGERS = {
-    "lightning.fabric.loggers.TensorBoardLogger": "tensorboard",
-    "lightning.pytorch.loggers.TensorBoardLogger": "tensorboard",
-    "lightning.fabric.loggers.CSVLogger": "csv",
-    "lightning.pytorch.loggers.CSVLogger": "csv",
-    "lightning.pytorch.loggers.MLFlowLogger": "mlflow",
-}
-# Not supported per logger: run_dir, run_name and group set the folder and the name for all loggers.
-LOGGER_KEYS_DROPPED = (
-    "root_dir",
-    "save_dir",
-    "version",
-    "default_hp_metric",
-    "prefix",
-    "sub_dir",
-    "flush_logs_every_n_steps",
-    "run_name",
-    "run_id",
-    "artifact_location",
-    "log_model",
-)
-# Keys of class strings -> (allowed classes, with our names if there are any; keys that are removed).
-CLASSES: dict[str, tuple[Collection[str], tuple[str, ...]]] = {
-    "env.wrapper": (
-        ("gymnasium.make", "gym.make"),
-        ("id", "render_mode", "_convert_", "_recursive_"),
-    ),  # or a class of the user
-    "fabric": (("lightning.fabric.Fabric", "lightning.Fabric", "lightning_fabric.Fabric"), ()),
-    "metric.aggregator": (
-        ("sheeprl.utils.metric.MetricAggregator", "sheeprl.utils.metric.RankIndependentMetricAggregator"),
-        (),
-    ),
-    "metric.logger": (LOGGERS, LOGGER_KEYS_DROPPED),
-}
-CALLBACKS = ("sheeprl.utils.callback.CheckpointCallback",)
-# Groups that have this class in every config of SheepRL and need no class here.
-ALWAYS = {"fabric": "lightning.fabric.Fabric", "metric.aggregator": "sheeprl.utils.metric.MetricAggregator"}
-ENVS_NOT_YET = {
-    "sheeprl.envs.minedojo.MineDojoWrapper": "MineDojo",
-    "sheeprl.envs.minerl.MineRLWrapper": "MineRL",
-    "sheeprl.envs.super_mario_bros.SuperMarioBrosWrapper": "Super Mario Bros",
-}
+NAMES: Tree = yaml.load(Path(__file__).with_suffix(".yaml").read_text(), FAST)
+OPTIMIZERS: dict[str, str] = NAMES["optimizer"]["classes"]
+LOGGERS: dict[str, str] = NAMES["groups"]["metric.logger"]["classes"]
+NETWORKS: dict[str, str] = NAMES["networks"]
+MAKERS: list[str] = NAMES["groups"]["env.wrapper"]["classes"]
 SHEEPRL_RESTARTS = 2  # within 300 s, as in SheepRL's Dreamers
-ACTORS = {"Actor": "actor", "MinedojoActor": "masked_actor"}
-NETWORKS = {f"sheeprl.models.models.{name}": "layer_norm" for name in ("LayerNorm", "LayerNormChannelLast")}
-NETWORKS |= {"torch.nn.LayerNorm": "layer_norm", "torch.nn.Identity": "identity"}
-for version in ("dreamer_v1", "dreamer_v2", "dreamer_v3"):
-    NETWORKS |= {f"sheeprl.algos.{version}.agent.{name}": own for name, own in ACTORS.items()}
-# Models that SheepRL registers separately; models not in `exported_components` are part of the agent.
-PARTS = ("world_model", "actor", "critic", "target_critic", "moments", "encoder", "decoder")
 MODEL_KEYS = ("model_name", "description", "tags")
 
 
@@ -93,21 +47,22 @@ def name_classes(tree: Tree) -> None:
     Raises:
         UserError: the config contains class strings that are not allowed; the message lists all of them.
     """
-    mistakes = Mistakes()
+    name, mistakes = at(tree, "algo.name"), Mistakes()
     for place, rewrite in _REWRITES.items():
         if isinstance(node := at(tree, place), dict):
             with mistakes.catch():
                 rewrite(node, place)
     if isinstance(node := at(tree, "model_manager.models"), dict):
         with mistakes.catch():
-            _models(node, "model_manager.models", ALGORITHMS.get(str(at(tree, "algo.name"))))
-    for place, (table, dropped) in (CLASSES | _optimizers(tree)).items():
+            _models(node, "model_manager.models", ALGORITHMS.get(str(name)))
+    optimizers = dict.fromkeys(_optimizers(name), NAMES["optimizer"])
+    for place, known in (NAMES["groups"] | optimizers).items():
         if isinstance(node := at(tree, place), dict) and not (place == "env.wrapper" and _is_own(node.get("_target_"))):
             if (target := node.pop("_target_", None)) is not None:
                 with mistakes.catch():
-                    name = _look_up(f"{place}._target_", target, table)
-                    node |= {"name": name} if isinstance(table, Mapping) else {}
-            for key in dropped:
+                    own = _look_up(f"{place}._target_", target, known["classes"])
+                    node |= {"name": own} if isinstance(known["classes"], Mapping) else {}
+            for key in known["removed"]:
                 node.pop(key, None)
     if isinstance(tree.get("metric"), dict) and tree["metric"].get("logger", "") is None:
         tree["metric"]["logger"] = {"name": "none"}
@@ -118,21 +73,11 @@ def name_classes(tree: Tree) -> None:
                 same_module = [t for t in _targets_of_suites() if t.rpartition(".")[0] == target.rpartition(".")[0]]
                 plugins.refuse_foreign(key, target, nearest(target, same_module))
                 continue
+            advice = [text for group, text in NAMES["no_class"].items() if key.startswith(f"{group}.")]
+            listed = f"`shepherd train -h {key.partition('.')[0]}` lists the allowed keys and values"
             value = spell(node.pop("_target_"))
-            raise UserError(f"{key}={value}: this key accepts no class; {_instead_of_class(key)}")
+            raise UserError(f"{key}={value}: this key accepts no class; {[*advice, listed][0]}")
     mistakes.raise_collected()
-
-
-def _instead_of_class(key: str) -> str:
-    """Return advice for a user who has set a key to a class although the key accepts no class."""
-    if key.startswith("env.wrapper."):
-        return (
-            "write a class or function that creates the whole environment, and set env.wrapper._target_ to it "
-            "(docs/your_own_environment.md)"
-        )
-    if key.startswith("algo."):
-        return "for your own networks and losses, write your own algorithm (docs/your_own_algorithm.md)"
-    return f"`shepherd train -h {key.partition('.')[0]}` lists the allowed keys and values"
 
 
 def add_class_names(config: DictConfig) -> None:
@@ -146,10 +91,12 @@ def add_class_names(config: DictConfig) -> None:
     if not OmegaConf.has_resolver("sheeprl_class"):
         OmegaConf.register_new_resolver("sheeprl_class", _class_of)
     tree: Any = OmegaConf.to_container(config, resolve=False)
-    added: dict[str, Tree] = {place: {"_target_": target} for place, target in ALWAYS.items()}
-    added["fabric"]["callbacks"] = [{"_target_": CALLBACKS[0], "keep_last": "${checkpoint.keep_last}"}]
+    added: dict[str, Tree] = {
+        place: {"_target_": NAMES["groups"][place]["classes"][0]} for place in ("fabric", "metric.aggregator")
+    }
+    added["fabric"]["callbacks"] = [{"_target_": NAMES["callbacks"][0], "keep_last": "${checkpoint.keep_last}"}]
     added["env.wrapper"] = {"_target_": "${sheeprl_class:env,${env.id}}", "id": "${env.id}"}
-    for place in _optimizers(tree):
+    for place in _optimizers(at(tree, "algo.name")):
         added[place] = {"_target_": "${sheeprl_class:optimizer,${.name}}"}
         if (named := OPTIMIZERS.get(str(at(tree, f"{place}._target_")))) is not None:
             OmegaConf.update(config, place, {"name": named, **added[place]})
@@ -183,19 +130,14 @@ def names_class(key: str, algorithm: str | None) -> bool:
 
     SheepRL's files select the class with the key `_target_` instead.
     """
-    places = CLASSES | _optimizers({"algo": {"name": algorithm}})
     group, _, last = key.rpartition(".")
-    return last == "name" and isinstance(places.get(group, ((),))[0], Mapping)
+    return last == "name" and group in ("metric.logger", *_optimizers(algorithm))
 
 
-def _optimizers(tree: Tree) -> dict[str, tuple[Collection[str], tuple[str, ...]]]:
-    """Return the optimizers in the algorithm's config: dotted key -> (allowed classes, keys that are removed).
-
-    `CLASSES` contains such entries for groups of keys that do not depend on the algorithm.
-    """
-    module = ALGORITHMS.get(str(at(tree, "algo.name")))
-    places = groups(module.Config, OptimizerConfig, "algo.") if module else ("algo.optimizer",)
-    return dict.fromkeys(places, (OPTIMIZERS, ("fused", "foreach")))  # these keys affect only torch's speed
+def _optimizers(algorithm: Any) -> list[str]:
+    """Return the dotted keys of the optimizers in the config of an algorithm."""
+    module = ALGORITHMS.get(str(algorithm))
+    return [*groups(module.Config, OptimizerConfig, "algo.")] if module else ["algo.optimizer"]
 
 
 def _is_own(target: Any) -> bool:
@@ -241,7 +183,7 @@ def _algorithm(node: Tree, place: str) -> None:
     for argument in arguments(module.Config) if module else ():
         group, _, last = argument.key.rpartition(".")
         part = at(node, group) if group else node
-        if argument.choices == tuple(NAMED_ACTIVATIONS) and isinstance(part, dict) and isinstance(part.get(last), str):
+        if argument.choices == tuple(ACTIVATIONS) and isinstance(part, dict) and isinstance(part.get(last), str):
             part[last] = _activation(part[last])
         if last == "cls" and isinstance(part, dict) and part.get(last) in NETWORKS:
             part[last] = NETWORKS[part[last]]
@@ -253,7 +195,7 @@ def _activation(text: str) -> str:
     """Convert `torch.nn.Tanh`, `torch.nn.modules.activation.Tanh` or `Tanh` to `tanh`; return other text unchanged."""
     module, _, name = text.rpartition(".")
     if module in ("", "torch.nn", "torch.nn.modules.activation", "torch.nn.modules.linear", "nn"):
-        return ACTIVATIONS.get(name, text)
+        return NAMES["activations"].get(name, text)
     return text
 
 
@@ -290,11 +232,13 @@ def _env(node: Tree, place: str) -> None:
         if "domain_name" in wrapper:
             node["id"] = _dmc_id(node.get("id"), wrapper)
         own = node.get("id")
-        if theirs and theirs not in CLASSES["env.wrapper"][0]:
+        if theirs and theirs not in MAKERS:
             _refuse_other_suite(theirs, str(own), place)
-        if isinstance(target, str) and target in ENVS_NOT_YET:
-            missing = f"{ENVS_NOT_YET[wrapper.pop('_target_')]} is not supported yet; `shepherd envs` lists the suites"
-            raise NotSupported(f"{place}.wrapper._target_={target}: {missing}")
+        if isinstance(target, str) and (suite := NAMES["not_supported"]["environments"].get(target)):
+            del wrapper["_target_"]
+            raise NotSupported(
+                f"{place}.wrapper._target_={target}: {suite} is not supported yet; `shepherd envs` lists the suites"
+            )
         if wrapper.get("id", own) != own and not _is_own(target):
             raise UserError(
                 f"{place}.wrapper.id={wrapper['id']}: differs from {place}.id={own}; "
@@ -315,8 +259,8 @@ def _unwrap(wrapper: Tree, env_id: Any, place: str) -> None:
     _unwrap(inner, env_id, f"{place}.env")
     if inner.get("id", env_id) != env_id:
         raise UserError(f"{place}.id={inner['id']}: differs from env.id={env_id}; set env.id and leave {place}.id out")
-    dropped = ("_target_", *CLASSES["env.wrapper"][1])
-    wrapper |= {key: value for key, value in inner.items() if key not in dropped and key not in wrapper}
+    removed = ("_target_", *NAMES["groups"]["env.wrapper"]["removed"])
+    wrapper |= {key: value for key, value in inner.items() if key not in removed and key not in wrapper}
 
 
 def _dmc_id(env_id: Any, wrapper: Tree) -> Any:
@@ -335,7 +279,7 @@ def _means_suite(target: str) -> bool:
 
     The class is not imported.
     """
-    return target in CLASSES["env.wrapper"][0] or target in _targets_of_suites()
+    return target in MAKERS or target in _targets_of_suites()
 
 
 def _targets_of_suites() -> list[str]:
@@ -364,29 +308,27 @@ def _fabric(node: Tree, place: str) -> None:
     callbacks = node.pop("callbacks", None) or []
     for callback in callbacks if isinstance(callbacks, list) else [callbacks]:
         target = callback.get("_target_") if isinstance(callback, dict) else callback
-        _look_up(f"{place}.callbacks._target_", target, CALLBACKS)
+        _look_up(f"{place}.callbacks._target_", target, NAMES["callbacks"])
     if isinstance(node.get("precision"), int) and not isinstance(node["precision"], bool):
         node["precision"] = str(node["precision"])  # YAML reads `precision: 32` as a number
 
 
 def _aggregator(node: Tree, place: str) -> None:
-    if isinstance(node.get("metrics"), dict):
-        metrics = node.pop("metrics").items()
-        node["metrics"] = {name: _reduction(value, f"{place}.metrics.{name}") for name, value in metrics}
-
-
-def _reduction(value: Any, key: str) -> str:
-    """Return the name of a metric's reduction, such as "mean".
-
-    `value` is this name or a class of torchmetrics, such as `torchmetrics.MeanMetric`.
-    """
-    if isinstance(value, dict) and "_target_" in value:
-        value, key = value["_target_"], f"{key}._target_"
-    table = {name: name for name in REDUCTIONS} | METRICS
-    name = str(value).replace("torchmetrics.aggregation.", "torchmetrics.")
-    if name in table:
-        return table[name]
-    raise UserError(f"{key}={spell(value)}: must be one of {', '.join(table)}{nearest(spell(value), table)}")
+    """Replace classes of torchmetrics, such as `torchmetrics.MeanMetric`, by names of reductions, such as "mean"."""
+    if not isinstance(node.get("metrics"), dict):
+        return
+    metrics, names = node.pop("metrics"), Tree()
+    reductions = {name: name for name in REDUCTIONS} | NAMES["metrics"]
+    for name, value in metrics.items():
+        key = f"{place}.metrics.{name}"
+        if isinstance(value, dict) and "_target_" in value:
+            value, key = value["_target_"], f"{key}._target_"
+        short = str(value).replace("torchmetrics.aggregation.", "torchmetrics.")
+        if short not in reductions:
+            allowed = f"must be one of {', '.join(reductions)}{nearest(spell(value), reductions)}"
+            raise UserError(f"{key}={spell(value)}: {allowed}")
+        names[name] = reductions[short]
+    node["metrics"] = names
 
 
 def _models(node: Tree, place: str, algorithm: Any) -> None:
@@ -396,7 +338,7 @@ def _models(node: Tree, place: str, algorithm: Any) -> None:
     project does not are removed. Raises UserError for other keys.
     """
     known = ("agent", *(algorithm.Config.exported_components if algorithm else ()))
-    for name in PARTS:
+    for name in NAMES["models"]:
         if name not in known:
             node.pop(name, None)
     for name, model in node.items():

@@ -1,4 +1,6 @@
-"""Lists of the config files by group, and their composition with Hydra.
+"""Config files: the folders that contain them, their lists by group, and their composition with Hydra.
+
+The folders are those of the user, in order, and then the project's `conf/`.
 
 Only Hydra's config loader is used. It leaves Hydra's global state unchanged, loads no plugin and writes no file. It
 does not import the packages that a config or a search path names.
@@ -8,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import os
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -16,7 +19,6 @@ from typing import TYPE_CHECKING
 import yaml
 
 from flows.config import mistakes
-from flows.config.search_path import BUILT_IN, config_folders
 from flows.settings import run_root
 from rlcore.config.values import nearest
 from rlcore.errors import UserError
@@ -26,6 +28,38 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 Stamp = tuple[str, int, int]
+
+BUILT_IN = Path(__file__).resolve().parents[2] / "conf"
+VARIABLES = ("SHEPHERD_SEARCH_PATH", "SHEEPRL_SEARCH_PATH")
+# Names of the built-in folder in SheepRL's search paths; packages are never imported for their configs.
+BUILT_IN_PACKAGES = ("pkg://sheeprl.configs", "pkg://conf")
+
+
+def config_folders() -> list[Path]:
+    """Return the folders that are searched for config files, in order of precedence. The built-in folder is the last.
+
+    The environment variables that list the folders are read from the environment, or from `.env` in the working
+    directory.
+    """
+    from dotenv import dotenv_values
+
+    known = dotenv_values(Path.cwd() / ".env") | os.environ
+    entries = ((name, entry.strip()) for name in VARIABLES for entry in (known.get(name) or "").split(";"))
+    folders = [_folder(name, entry) for name, entry in entries if entry and entry not in BUILT_IN_PACKAGES]
+    return [*dict.fromkeys(folders), BUILT_IN]
+
+
+def _folder(variable: str, entry: str) -> Path:
+    scheme, separator, rest = entry.partition("://")
+    if separator and scheme != "file":
+        raise UserError(
+            f"{variable}: {entry!r} must be a folder, because packages are not imported for their configs; "
+            "write it as file:///home/me/configs"
+        )
+    folder = Path(rest if separator else entry).expanduser().absolute()
+    if not folder.is_dir():
+        raise UserError(f"{variable}: {entry!r} does not exist ({folder}); create it or remove it from the variable")
+    return folder
 
 
 def groups() -> dict[str, tuple[str, ...]]:

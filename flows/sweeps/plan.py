@@ -15,8 +15,7 @@ import yaml
 from flows.config.compose import without_plugins
 from flows.config.mistakes import one_line
 from flows.config.overrides import parse
-from flows.config.search_path import config_folders
-from flows.config.yaml_files import groups
+from flows.config.yaml_files import config_folders, groups
 from flows.sweeps import space
 from flows.sweeps.pace import TrialIntervals
 from flows.sweeps.space import Dimension, Params

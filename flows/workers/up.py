@@ -21,7 +21,7 @@ import sys
 import time
 from pathlib import Path
 
-from flows.config.search_path import BUILT_IN, config_folders
+from flows.config.yaml_files import BUILT_IN, config_folders
 from flows.prefect_repairs import describe_untried_version
 from flows.process.exits import run_command
 from flows.process.locks import hold

@@ -9,7 +9,7 @@ import pytest
 
 from flows.cli import main as cli
 from flows.cli.other_commands import translate
-from flows.config.search_path import VARIABLES
+from flows.config.yaml_files import VARIABLES
 from rlcore.errors import UserError
 
 # All forms in SheepRL's documentation, from its first version (arguments) to 0.8 (Hydra overrides).

@@ -12,12 +12,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from flows.config import search_path
+from flows.config import yaml_files
 from flows.config.compose import compose, compose_existing, dump, params_yaml
 from flows.config.notices import notices
 from flows.config.overrides import parse
-from flows.config.search_path import BUILT_IN
-from flows.config.yaml_files import available, groups, presets
+from flows.config.yaml_files import BUILT_IN, available, groups, presets
 from flows.registry.models import model_name
 from flows.sweeps.plan import plan
 from rlcore.algorithms import ALGORITHMS
@@ -449,7 +448,7 @@ def test_compose_finds_built_in_files_in_subfolders(tmp_path, monkeypatch):
     built_in = tmp_path / "conf"
     shutil.copytree(BUILT_IN, built_in)
     folder(built_in, {"exp/arm/pick.yaml": "# @package _global_\ndefaults: [ppo, _self_]\nseed: 9\n"})
-    monkeypatch.setattr(search_path, "BUILT_IN", built_in)
+    monkeypatch.setattr(yaml_files, "BUILT_IN", built_in)
     assert compose(["exp=arm/pick"])[0].seed == 9
 
 

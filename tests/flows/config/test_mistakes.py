@@ -9,8 +9,8 @@ import sys
 import pytest
 
 from flows.config import yaml_files
-from flows.config.absent_keys import KEYS, WHOSE, refuse_absent_keys
 from flows.config.compose import compose
+from flows.config.mistakes import ABSENT_KEYS, refuse_absent_keys
 from flows.runs.create import new_run
 from rlcore.errors import UserError
 from rlcore.run_config import build_config
@@ -394,7 +394,7 @@ def test_compose_suggests_nothing_for_other_algorithms_keys(cached_files):
     )
 
 
-@pytest.mark.parametrize("place", [*" ".join(KEYS.values()).split(), *WHOSE])
+@pytest.mark.parametrize("place", ABSENT_KEYS)
 def test_refuse_absent_keys_refuses_every_listed_key(place):
     tree = {"algo": {"name": "ppo"}}
     *groups, last = place.split(".")
