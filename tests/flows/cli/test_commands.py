@@ -432,16 +432,6 @@ def test_resume_of_finished_run_needs_no_server(
     assert "already finished" in done.stdout
 
 
-def test_resume_of_finished_run_names_lost_keys(trained: Trained, here: Command) -> None:
-    whole = trained.run.config.read_text()
-    try:
-        trained.run.config.write_text(whole[: whole.index("run_benchmarks:")])
-        done = here("resume", str(trained.run.path))
-    finally:
-        trained.run.config.write_text(whole)
-    assert "policy steps); config.yaml lacks run_benchmarks; restore it from a copy" in done.stdout
-
-
 def test_config_agents_envs_and_help_print_output(here: Command) -> None:
     commands = {
         "config": ("config", "exp=ppo", "env.id=Acrobot-v1"),
