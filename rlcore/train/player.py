@@ -19,6 +19,7 @@ from rlcore.data.steps import transform_reward
 from rlcore.errors import RunError
 from rlcore.evaluation.policy import describe_mismatch
 from rlcore.functional.noise import Noise
+from rlcore.functional.tree import map_leaves
 from rlcore.protocols import VectorEnv
 from rlcore.store.checkpoint import nested_state
 from rlcore.train.collect import Collector
@@ -59,9 +60,10 @@ class Player:
     def collect(self, length: int, random: bool = False) -> tuple[Trajectory, Trajectory]:
         """Take `length` steps in all environments; return the trajectory and the time step after it.
 
-        The next call overwrites the memory of both, see `Collector.collect`. Copy them to keep them.
+        Both are copies that the caller owns. `collector.collect` returns them without a copy: their memory belongs to
+        the collector, which overwrites it in the next call.
         """
-        return self.collector.collect(length, random)
+        return map_leaves(torch.clone, self.collector.collect(length, random))
 
     def load_weights(self, version: int, weights: Tensor) -> None:
         """Replace the state of the policy by that of a learner's policy, in place.

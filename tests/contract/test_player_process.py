@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from rlcore.errors import RunError
+from rlcore.functional.tree import leaves
 from rlcore.store.checkpoint import nested_state
 from rlcore.train.player import Player, flat_weights, make_behavior_policy
 from rlcore.train.trainer import Trainer
@@ -63,3 +64,17 @@ def test_make_behavior_policy_has_form_of_learners_policy(algo: str) -> None:
     policy, theirs = make_behavior_policy(trainer.context), trainer.learner.behavior_policy
     assert type(policy) is type(theirs)
     assert len(flat_weights(policy)) == len(flat_weights(theirs))
+
+
+def test_player_collect_returns_copies() -> None:
+    """The collector writes every rollout into the same memory."""
+    trainer = Trainer(config("ppo", "CartPole-v1"), compiled=False)
+    player = Player(trainer.context, trainer.envs)
+    steps, last = player.collect(4)
+    kept = [tensor.clone() for tensor in leaves((steps, last))]
+    player.collect(4)
+    assert all(torch.equal(before, now) for before, now in zip(kept, leaves((steps, last)), strict=True))
+    borrowed, _ = player.collector.collect(4)
+    first = borrowed.obs["state"].clone()
+    player.collect(4)
+    assert not torch.equal(borrowed.obs["state"], first)
