@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import tempfile
 from collections.abc import Mapping
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flows.registry.models import check_models, resolve_uri
+from flows.runs.lineage import place_inputs
 from flows.settings import tracking_uri
 from flows.tracking.mlflow_store import check_address
 from rlcore.compiled.when_to_compile import check_compiler
@@ -18,7 +18,7 @@ from rlcore.config.values import at
 from rlcore.errors import EnvironmentFault, Mistakes, UserError
 from rlcore.nn.network_keys import kind_of
 from rlcore.optim.optimizer_keys import OptimizerConfig
-from rlcore.store.directory import RunDirectory
+from rlcore.store.checkpoint import choose, locate, manifest
 from rlcore.train.device import check_device
 from rlcore.train.resource_check import check_resources
 from rlcore.user_code import user_code
@@ -32,18 +32,21 @@ if TYPE_CHECKING:
 @user_code()
 def prepare(
     config: RunConfig, values: Mapping[str, Any], here: bool = True
-) -> tuple[RunConfig, Mapping[str, Any], dict[str, Any] | None]:
+) -> tuple[RunConfig, Mapping[str, Any], dict[str, dict[str, Any]]]:
     """Check that a config can be trained, before a run directory is created. This takes seconds and writes no files.
 
     The checks cover the environment, its observation keys and action space, the dataset, the initial weights or
     checkpoint, and the names of registered models. If `here` is True, this machine will train the run; the checks then
     also cover its device, memory and disk. If a check fails, a `UserError` names the config key and the fix.
 
-    Returns the config, the same config as nested dicts, and the origin of the initial weights (None without
-    `init_from`), which `create_run` stores. In the returned config, `init_from` is a local folder, even if it was a
-    models:/ URI.
+    Returns the config, the same config as nested dicts, and the inputs of the run, which `create_run` stores in
+    run.json. The inputs are those of the keys `init_from`, `checkpoint.resume_from` (as `resume_from`) and
+    `buffer.load_from` (as `load_from`) that are set. Each is a dict with `given`, the value of the key; `path`, the
+    local folder or the name of the dataset; and `digest`. `init_from` also has `uri`, None if it is not a models:/ URI.
+    In the returned config, `init_from` and `buffer.load_from` are these paths. A run is replaced by its checkpoint,
+    because the run may write others later.
     """
-    mistakes, spec = Mistakes(), None
+    mistakes, spec, inputs = Mistakes(), None, dict[str, dict[str, Any]]()
     with mistakes.catch():
         spec = _spec(config)
     with mistakes.catch():
@@ -66,19 +69,19 @@ def prepare(
 
         check_groups(config, spec)
     if config.buffer.load_from is not None:
-        _check_dataset(config.buffer.load_from, spec)
-    source = None
+        inputs["load_from"] = _dataset(config, spec)
     if config.init_from:
-        source, policy = _source(config.init_from)
+        inputs["init_from"], policy = _source(config.init_from)
         from rlcore.evaluation.policy import refuse_other_shapes  # torch
 
         refuse_other_shapes(policy, config, spec)
-        config, values = dataclasses.replace(config, init_from=source["path"]), {**values, "init_from": source["path"]}
     if config.checkpoint.resume_from:
         from rlcore.train.resume import refuse_unfit  # torch
 
-        refuse_unfit(Path(config.checkpoint.resume_from), config)
-    return config, values, source
+        path = Path(config.checkpoint.resume_from)
+        refuse_unfit(path, config)
+        inputs["resume_from"] = {"path": str(path.absolute()), "digest": manifest(path)["digest"]}
+    return *place_inputs(config, values, {key: origin["path"] for key, origin in inputs.items()}), inputs
 
 
 def _spec(config: RunConfig) -> EnvSpec:
@@ -112,14 +115,20 @@ def _check_folder(key: str, value: str) -> None:
         raise UserError(f"{key}={value}: cannot be written ({error.strerror}); choose another folder") from None
 
 
-def _check_dataset(source: str, spec: EnvSpec) -> None:
-    """Raise a `UserError` if the initial dataset of the replay buffer is missing or from another environment."""
-    from rlcore.store import datasets
+def _dataset(config: RunConfig, spec: EnvSpec) -> dict[str, Any]:
+    """Find the initial dataset of the replay buffer; return its origin, a dict {given, path, digest}.
 
+    Raises a `UserError` if the dataset is missing or does not fit the environment.
+    """
+    from rlcore.evaluation import datasets
+
+    given = str(config.buffer.load_from)
     try:
-        datasets.refuse_unfit(source, spec)
+        path = datasets.locate(given)
+        datasets.refuse_unfit(path, spec, config.env)
     except UserError as error:
-        raise UserError(f"buffer.load_from={error}") from None
+        raise UserError(f"buffer.load_from={given}: {str(error).removeprefix(f'{given}: ')}") from None
+    return {"given": given, "path": path, "digest": datasets.digest(path)}
 
 
 def _check_model(config: RunConfig) -> None:
@@ -138,14 +147,14 @@ def _source(uri: str) -> tuple[dict[str, Any], LoadedPolicy]:
     an alias in the registry may later refer to another version.
     """
     from rlcore.evaluation.policy import load_policy
-    from rlcore.store.checkpoint import choose
 
     registered = uri.startswith("models:/")
     try:
         path = str(resolve_uri(uri)) if registered else uri
-        if RunDirectory(path).config.exists():
-            # Store one checkpoint: the best one may change later, and this run may have to restart.
-            path = str(choose(RunDirectory(path)).absolute())
+        found = locate(Path(path), choose)
+        if found is not None and found != Path(path):
+            # Store one checkpoint: the best or newest one may change later, and this run may have to restart.
+            path = str(found.absolute())
         policy = load_policy(path)
     except UserError as error:
         raise UserError(f"init_from={uri}: {str(error).removeprefix(f'{uri}: ')}") from None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import secrets
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from flows.config.compose import compose, dump
@@ -15,8 +14,6 @@ from rlcore import plugins
 from rlcore.config.groups import RunConfig
 from rlcore.config.learning_half import config_hash
 from rlcore.errors import UserError
-from rlcore.store.checkpoint import manifest
-from rlcore.store.datasets import digest
 from rlcore.store.directory import RunDirectory
 
 
@@ -30,31 +27,24 @@ def new_run(
     """
     config, values = composed or compose(overrides)
     RunDirectory.new(config.run_dir)
-    config, values, source = prepare(config, values)
-    return create_run(config, values, overrides, source, flow_run)
+    config, values, inputs = prepare(config, values)
+    return create_run(config, values, overrides, inputs, flow_run)
 
 
 def create_run(
     config: RunConfig,
     values: Mapping[str, Any],
     overrides: Sequence[str],
-    source: Mapping[str, Any] | None = None,
+    inputs: Mapping[str, Any] | None = None,
     flow_run: str = "",
     reproduces: str = "",
 ) -> RunDirectory:
     """Create the directory of a new run with config.yaml and run.json, which identifies the run.
 
-    `source` describes the initial weights: {given: the value of `init_from`, uri: its registry URI or None, path: local
-    folder, digest: SHA-256}. `flow_run` is the id of the Prefect flow run. `reproduces` is the id of the original run
-    if the new run is a reproduction. All three are stored in run.json. run.json also contains path and digest of
-    `checkpoint.resume_from` and of `buffer.load_from`, if they are set.
+    `inputs` are the initial weights, checkpoint and dataset from `prepare`. `flow_run` is the id of the Prefect flow
+    run. `reproduces` is the id of the original run if the new run is a reproduction. All three are stored in run.json.
     """
-    origin = ({"init_from": dict(source)} if source else {}) | ({"flow_run": flow_run} if flow_run else {})
-    if config.buffer.load_from:
-        origin |= {"load_from": {"path": config.buffer.load_from, "digest": digest(config.buffer.load_from)}}
-    if config.checkpoint.resume_from:
-        path = Path(config.checkpoint.resume_from).absolute()
-        origin |= {"resume_from": {"path": str(path), "digest": manifest(path)["digest"]}}
+    origin = dict(inputs or {}) | ({"flow_run": flow_run} if flow_run else {})
     if reproduces:
         origin |= {"reproduces": reproduces}
     changes = code_diff()

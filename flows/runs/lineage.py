@@ -5,6 +5,7 @@ Every hash is a SHA-256 hash in hexadecimal.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import socket
 import subprocess
@@ -12,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from rlcore.config.groups import RunConfig
 from rlcore.config.learning_half import config_hash, half_hash
 from rlcore.store.config_file import config_of
 from rlcore.store.directory import RunDirectory
@@ -121,6 +123,23 @@ def whole_lineage(run: RunDirectory, fingerprint: Mapping[str, Any]) -> dict[str
             for event in log.of("evaluation")
         },
     }
+
+
+def place_inputs(
+    config: RunConfig, values: Mapping[str, Any], inputs: Mapping[str, str]
+) -> tuple[RunConfig, dict[str, Any]]:
+    """Set the keys `init_from` and `buffer.load_from` of a config and of the same config as nested dicts.
+
+    `inputs` maps `init_from` and `load_from` to their new values; keys that are not in it, and others, do not change.
+    """
+    values = dict(values)
+    if "init_from" in inputs:
+        config = dataclasses.replace(config, init_from=inputs["init_from"])
+        values["init_from"] = inputs["init_from"]
+    if "load_from" in inputs:
+        config = dataclasses.replace(config, buffer=dataclasses.replace(config.buffer, load_from=inputs["load_from"]))
+        values["buffer"] = {**values["buffer"], "load_from": inputs["load_from"]}
+    return config, values
 
 
 def dataset_digest(run: RunDirectory) -> str:

@@ -16,14 +16,14 @@ from flows.config.compose import compose_existing
 from flows.registry.origin import origin
 from flows.runs.check import prepare
 from flows.runs.create import create_run
-from flows.runs.lineage import code_diff_hash, code_version, host, whole_lineage
+from flows.runs.lineage import code_diff_hash, code_version, host, place_inputs, whole_lineage
 from rlcore.compiled.when_to_compile import decide
 from rlcore.config.groups import RunConfig
 from rlcore.config.learning_half import half_hash, learning_half
 from rlcore.config.values import spell
 from rlcore.errors import RunError, UserError
 from rlcore.spec import EnvSpec
-from rlcore.store import checkpoint, datasets
+from rlcore.store import checkpoint
 from rlcore.store.config_file import config_of
 from rlcore.store.directory import FORMAT, RunDirectory, write_json
 from rlcore.store.run_files import describe_other_format, read_mapping
@@ -31,6 +31,7 @@ from rlcore.train import fingerprint
 from rlcore.train.arithmetic import count
 
 NOTE, VERDICT = "original.json", "reproduction.json"  # in the folder of a reproduction
+KEYS = {"init_from": "init_from", "resume_from": "checkpoint.resume_from", "load_from": "buffer.load_from"}
 UNREPORTED = ("code.dirty", "code.core_hash")  # `_of_code` reports them in words
 
 
@@ -149,17 +150,16 @@ def _make(original: Original, folder: Path, again: RunDirectory) -> None:
     # The reproduction does not count as another run of the group.
     typed = [f"run_dir={json.dumps(str(again.path))}", f"run_name={json.dumps(again.path.name)}", "group=null"]
     config, values = compose_existing(folder / "config.yaml", typed)
-    config, values, source = prepare(*_with_weights(config, values, original))
-    inputs = ("init_from", source), ("checkpoint.resume_from", _find_resumed(config)), _find_dataset(config)
-    for key, now in inputs:
-        then = original.lineage.get(key.rpartition(".")[2])
-        if then and now and then["digest"] != now["digest"]:
+    config, values, inputs = prepare(*_with_weights(config, values, original))
+    for key, now in inputs.items():
+        then = original.lineage.get(key)
+        if then and then["digest"] != now["digest"]:
             raise UserError(
-                f"{original.source}: it started from {key}={then['path']} with digest {then['digest'][:16]}, but the "
-                f"digest is now {now['digest'][:16]}; restore those files"
+                f"{original.source}: it started from {KEYS[key]}={then['path']} with digest {then['digest'][:16]}, but "
+                f"the digest is now {now['digest'][:16]}; restore those files"
             )
     overrides = RunDirectory(folder).read_overrides()
-    create_run(config, values, [*overrides, *typed], source, reproduces=original.lineage["run_id"])
+    create_run(config, values, [*overrides, *typed], inputs, reproduces=original.lineage["run_id"])
 
 
 def _with_weights(config: RunConfig, values: dict[str, Any], original: Original) -> tuple[RunConfig, dict[str, Any]]:
@@ -167,17 +167,7 @@ def _with_weights(config: RunConfig, values: dict[str, Any], original: Original)
     then = original.lineage.get("init_from") or {}
     if not config.init_from or Path(config.init_from).exists() or not then.get("uri"):
         return config, values
-    return dataclasses.replace(config, init_from=then["uri"]), {**values, "init_from": then["uri"]}
-
-
-def _find_resumed(config: RunConfig) -> dict[str, Any] | None:
-    path = config.checkpoint.resume_from
-    return {"digest": checkpoint.manifest(Path(path))["digest"]} if path else None
-
-
-def _find_dataset(config: RunConfig) -> tuple[str, dict[str, Any] | None]:
-    source = config.buffer.load_from
-    return "buffer.load_from", {"digest": datasets.digest(source)} if source else None
+    return place_inputs(config, values, {"init_from": then["uri"]})
 
 
 def differences_here(again: RunDirectory) -> Iterator[str]:

@@ -25,7 +25,7 @@ from flows.report.command_lines import stage_command
 from flows.runs.change import rewrite_config
 from flows.runs.check import prepare
 from flows.runs.create import create_run
-from flows.runs.lineage import core_hash
+from flows.runs.lineage import core_hash, place_inputs
 from rlcore import plugins
 from rlcore.config.groups import RunConfig
 from rlcore.config.values import plain, spell
@@ -61,7 +61,7 @@ def follow_params(run_dir: str, params: str, overrides: Sequence[str], stage: st
     stale = None
     if run.config.exists():
         run.refuse_second_writer()
-        config, values = _with_known_source(run, config, values)
+        config, values = _with_known_inputs(run, config, values)
         stale = _stale(run, config)
         if stale is None:
             stored = run.read_config()
@@ -72,14 +72,14 @@ def follow_params(run_dir: str, params: str, overrides: Sequence[str], stage: st
             return run
         if stage not in MAY_SET_ASIDE:
             raise UserError(f"{run_dir}: {stale}; first run {_train_again(run_dir, params, overrides)}")
-    config, values, source = prepare(config, values)  # raises before any file is moved
+    config, values, inputs = prepare(config, values)  # raises before any file is moved
     if stale is not None:
         target = set_aside(run)
         log.warning("%s: %s; the run was moved to %s", run_dir, stale, os.path.relpath(target))
     for name in _find_stale_measurements(run, config):
         path = run.path / name
         shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
-    return create_run(config, values, ["--params", params, *typed], source)
+    return create_run(config, values, ["--params", params, *typed], inputs)
 
 
 def set_aside(run: RunDirectory) -> Path:
@@ -113,18 +113,21 @@ def _train_again(run_dir: str, params: str, overrides: Sequence[str]) -> str:
     return f"`{stage_command('train', run_dir, params, overrides)}` (in a pipeline: `{dvc}`)"
 
 
-def _with_known_source(
+def _with_known_inputs(
     run: RunDirectory, config: RunConfig, values: dict[str, Any]
 ) -> tuple[RunConfig, dict[str, Any]]:
-    """Return the config with `init_from` set to the local folder that contains the initial weights of the run.
+    """Return the config with `init_from` and `buffer.load_from` set to the paths that the run used.
 
-    The value of `init_from` may be a registry alias, which may now refer to another version. If the value has changed
-    since the run was created, the config is returned unchanged.
+    The values may be a registry alias or a run, which may now have another version or checkpoint. A value that has
+    changed since the run was created is returned unchanged.
     """
-    source = run.read_identity().get("init_from") or {}
-    if not config.init_from or source.get("given") != config.init_from:
-        return config, values
-    return dataclasses.replace(config, init_from=source["path"]), {**values, "init_from": source["path"]}
+    identity = run.read_identity()
+    known = {
+        key: identity[key]["path"]
+        for key, value in (("init_from", config.init_from), ("load_from", config.buffer.load_from))
+        if value and key in identity and identity[key].get("given") == value
+    }
+    return place_inputs(config, values, known)
 
 
 def _stale(run: RunDirectory, config: RunConfig) -> str | None:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from flows.compare import statistics
+from flows.runs.lineage import place_inputs
 from flows.runs.milestones import is_over
 from flows.sweeps.pace import TrialIntervals
 from flows.sweeps.plan import SweepConfig, merge
@@ -112,14 +113,14 @@ def differing_config(run: RunDirectory, config: RunConfig, judged: bool = False)
         (key, value in the run, value in `config`), or None.
     """
 
-    def deciding(of: RunConfig, init_from: str | None) -> dict[str, Any]:
-        half = learning_half(of) | {"init_from": init_from}
+    def deciding(of: RunConfig) -> dict[str, Any]:
+        half = learning_half(of)
         return half | ({part: plain(getattr(of, part)) for part in ("evaluation", "early_stop")} if judged else {})
 
-    there = config_of(run)
-    given = run.read_identity().get("init_from", {}).get("given", there.init_from)  # an alias is stored as a folder
-    first = differences(deciding(there, given), deciding(config, config.init_from))
-    return next(first, None)
+    identity = run.read_identity()  # has the values as typed: config.yaml has a folder in place of an alias or a run
+    given = {key: identity[key]["given"] for key in ("init_from", "load_from") if "given" in identity.get(key, {})}
+    there, _ = place_inputs(config_of(run), run.read_config(), given)
+    return next(differences(deciding(there), deciding(config)), None)
 
 
 def trainings(folder: Path, base: Sequence[str], seeds: Sequence[int], group: str) -> list[TrialRun]:

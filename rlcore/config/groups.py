@@ -238,7 +238,8 @@ class BufferConfig:
     )
     load_from: str | None = arg(
         None,
-        "dataset that is loaded into the replay buffer before training: minari:NAME, or the folder dataset of a run",
+        "rows that are loaded into the replay buffer before training: minari:NAME, the folder dataset of a run, or "
+        "RUN/checkpoints/POLICY_STEPS, whose replay buffer is loaded; RUN stands for its newest checkpoint",
     )
     validate_args: bool = arg(
         False, "check the shapes of rows added to the buffer", learning=False, unused="shapes are always checked"
@@ -473,7 +474,9 @@ class RunConfig:
         None, "name of the group of runs to which the run belongs, for example for `shepherd compare`", learning=False
     )
     init_from: str | None = arg(
-        None, "run directory, checkpoint directory or models:/ URI from which the initial weights are loaded"
+        None,
+        "source of the initial weights: RUN/checkpoints/POLICY_STEPS, models:/ URI or exported policy; RUN stands for "
+        "its best checkpoint, or for the newest one if there is no best one",
     )
     plugins: tuple[str, ...] = arg(
         (), "your own modules with algorithms and environments; accepted by every command", learning=False

@@ -1,42 +1,67 @@
-"""Conversion between trajectories and TensorDicts, the format of datasets that other code can read.
+"""Datasets: rows that enter or leave a replay buffer, as a TensorDict [T, K] of T time steps of K environments.
 
-    obs/<key> [T, B, ...]   action [T, B, ...]   reward, terminated, truncated, is_first [T, B]   (and extras/<key>)
+    obs/<key> [T, K, ...]   action [T, K, ...]   reward, terminated, truncated, is_first [T, K]
 
-`reward[t]` was returned together with `obs[t]`, and `action[t]` was chosen after it (see rlcore/types.py). The training
-loop does not use TensorDicts, because each operation on a TensorDict costs microseconds.
+Actions are in the environment's format, and rewards are those that the environment returned, so a dataset does not
+depend on an algorithm. `reward[t]` was returned together with `obs[t]`, and `action[t]` was chosen after it (see
+rlcore/types.py). The action of the last row is ignored.
+
+A `Trajectory` instead contains the agent's actions and the rewards to learn from. `as_collected` converts a dataset to
+a trajectory, and `as_dataset` does the opposite. The training loop does not use TensorDicts, because each operation on
+a TensorDict costs microseconds.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from rlcore.data.staging import FLAGS, as_trajectory
-from rlcore.data.steps import transform_reward
+from rlcore.data.staging import columns as columns_of
+from rlcore.data.steps import restore_reward, transform_reward
 from rlcore.errors import UserError
 from rlcore.types import Trajectory
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
 
+    from rlcore.config.groups import EnvConfig
     from rlcore.protocols import Agent
     from rlcore.spec import ActionSpec, ArraySpec
     from rlcore.types import Context
 
 
-def as_tensordict(steps: Trajectory) -> TensorDict:
-    """Convert a trajectory [T, B] to a TensorDict of batch size [T, B] that shares its tensors.
-
-    The agent's carry (recurrent state) is omitted.
-    """
+def make_dataset(rows: Mapping[str, torch.Tensor]) -> TensorDict:
+    """Create a dataset that shares the tensors of `rows`: obs/<key>, action, reward and flags, each [T, K, ...]."""
     from tensordict import TensorDict  # imported here, because the import takes half a second
 
-    parts = {"obs": steps.obs, "action": steps.action} | {flag: getattr(steps, flag) for flag in FLAGS}
-    return TensorDict(parts | ({"extras": steps.extras} if steps.extras else {}), batch_size=steps.reward.shape)
+    obs = {name.removeprefix("obs/"): value for name, value in rows.items() if name.startswith("obs/")}
+    rest = {name: rows[name] for name in ("action", *FLAGS)}
+    return TensorDict({"obs": obs, **rest}, batch_size=rows["reward"].shape)
+
+
+@torch.no_grad()
+def as_dataset(steps: Trajectory, agent: Agent, config: EnvConfig) -> TensorDict:
+    """Convert a trajectory, such as the rows of a replay buffer, to a dataset that shares its observations and flags.
+
+    Extra outputs and carry of the agent are omitted, because they are only valid with its weights.
+
+    Args:
+        steps: trajectory [T, B].
+        agent: converts the actions to the environment's format (`Agent.to_env`).
+        config: settings of the environment, by which its rewards were transformed (see `restore_reward`).
+
+    Returns:
+        Dataset [T, B].
+    """
+    action = agent.to_env(steps.action.flatten(0, 1)).unflatten(0, steps.reward.shape)
+    rows: dict[str, torch.Tensor] = columns_of(steps)
+    return make_dataset(rows | {"action": action, "reward": restore_reward(config, steps.reward)})
 
 
 @torch.no_grad()
@@ -126,5 +151,4 @@ def load_dataset(folder: Path | str) -> TensorDict:
             f"{folder}: cannot read a dataset ({error}); create one with `shepherd collect`, which writes it into the "
             "run directory"
         ) from None
-    whole = {key: torch.cat(parts) for key, parts in columns.items()}
-    return as_tensordict(as_trajectory(whole, whole["action"]))
+    return make_dataset({key: torch.cat(parts) for key, parts in columns.items()})

@@ -5,14 +5,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from rlcore import streams
-from rlcore.data import dataset
 from rlcore.data.chunked import ChunkedRing
 from rlcore.data.episodes import EpisodeIndex, WholeEpisodes
 from rlcore.data.gathered import gather_batches
@@ -21,14 +19,11 @@ from rlcore.data.samplers import Position, Sampler
 from rlcore.data.sizes import chunk_rows, row_bytes
 from rlcore.data.staging import as_trajectory, columns
 from rlcore.data.table import Form, scratch_folder
-from rlcore.errors import RunError
+from rlcore.errors import RunError, UserError
 from rlcore.functional import tree
 from rlcore.protocols import Buffer
 from rlcore.spec import ArraySpec
 from rlcore.types import Batch, Carry, Context, Metrics, State, Trajectory
-
-if TYPE_CHECKING:
-    from tensordict import TensorDict
 
 ENDS = ("terminated", "truncated", "is_first")
 NONE = np.zeros((0, 1), bool)
@@ -380,12 +375,18 @@ class Replay(Buffer):
         taken = self.taken * self.ranks.size
         return {"Params/replay_ratio": taken / self._steps_seen} if self._steps_seen else {}
 
-    def copy_rows(self) -> TensorDict:
-        """Copy all rows that can be sampled to a TensorDict [rows, B], in time order."""
-        rows = {name: ring.ring.between(self.oldest, self.written) for name, ring in self._rings.items()}
+    def copy_rows(self) -> Trajectory:
+        """Copy all rows that can be sampled, and the current time step after them, in time order; [rows + 1, B].
+
+        The action of the current time step is a placeholder. Raises UserError if the buffer has no rows.
+        """
+        self._write_last()
+        if not self._rings:
+            raise UserError("copy_rows(): the replay buffer has no rows; collect or load rows first")
+        rows = {name: ring.ring.between(self.oldest, self.written + 1) for name, ring in self._rings.items()}
         steps = as_trajectory(rows["given"], rows["given"]["action"])
         steps.extras = rows.get("said", {})
-        return dataset.as_tensordict(steps)
+        return steps
 
     # State ------------------------------------------------------------------------------------------------------------
 
@@ -420,3 +421,27 @@ class Replay(Buffer):
                 pass
         for row, rows in self._rings["given"].load(state, self.written):
             self._note_resets(row, len(rows["reward"]), rows)
+
+
+def stored_rows(state: State) -> Trajectory:
+    """Load the rows of a replay buffer from its state, without creating a buffer.
+
+    Args:
+        state: state that `Replay.state_dict` returned.
+
+    Returns:
+        Trajectory [rows + 1, B] of all stored rows and the time step after them, in time order. The action of this time
+        step is a placeholder. Extra outputs and carry of the agent are not loaded.
+
+    Raises:
+        KeyError: the state is not that of a `Replay`.
+        ValueError: the buffer had no rows.
+    """
+    columns: dict[str, list[Tensor]] = {}
+    for chunk in (*state["chunks"], *state["tail"]):
+        for name, rows in chunk.columns().items():
+            columns.setdefault(name, []).append(rows)
+    if not columns:
+        raise ValueError("the replay buffer has no rows")
+    whole = {name: torch.cat(columns.pop(name)) for name in list(columns)}
+    return as_trajectory(whole, whole["action"])

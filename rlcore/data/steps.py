@@ -15,6 +15,8 @@ from rlcore.config.groups import EnvConfig
 from rlcore.functional.returns import TransitionTargets
 from rlcore.types import Batch
 
+CLOSEST = 1 - 2.0**-24  # the largest number below 1 in float32
+
 
 def transitions(batch: Batch) -> TransitionTargets:
     """Return reward, terminated, done and weight, [T, B], of each transition t → t+1 of a batch.
@@ -89,3 +91,14 @@ def transform_reward(config: EnvConfig, reward: Tensor) -> Tensor:
     """Multiply rewards [...] by `env.reward_scale`; if `env.clip_rewards` is true, then apply tanh."""
     scaled = reward if config.reward_scale == 1 else reward * config.reward_scale
     return scaled.tanh() if config.clip_rewards else scaled
+
+
+def restore_reward(config: EnvConfig, reward: Tensor) -> Tensor:
+    """Invert `transform_reward`: return the environment's rewards [...].
+
+    If `env.clip_rewards` is true, rewards whose tanh is ±1 in float32 cannot be restored. Their result is about ±8.7
+    divided by `env.reward_scale`; its transformed value is ±1 again, up to rounding.
+    """
+    if config.clip_rewards:
+        reward = reward.double().clamp(-CLOSEST, CLOSEST).atanh().float()
+    return reward if config.reward_scale == 1 else reward / config.reward_scale

@@ -121,7 +121,13 @@ def read_source(path: str | Path) -> Source:
         return _read_exported(path)
     if (path / "part.json").exists():
         return _read_part(path)
-    path = _checkpoint_at(path)
+    found = checkpoint.locate(path, checkpoint.choose)
+    if found is None:
+        raise UserError(
+            f"{path}: contains no policy; use the path of a run, of a checkpoint, of a folder written by "
+            "Trainer.save, or of an exported policy"
+        )
+    path = found
     learning, bookkeeping = checkpoint.load(path)
     if "policy" not in bookkeeping:  # the checkpoint of a run, which has the description
         run = RunDirectory.of_checkpoint(path.resolve())
@@ -129,25 +135,6 @@ def read_source(path: str | Path) -> Source:
     moment = {key: checkpoint.manifest(path)[key] for key in ("policy_steps", "digest")}
     with _explain_errors(f"checkpoint {path}", "its files"):
         return Source(bookkeeping["policy"] | moment, learning["learner"], f"checkpoint {path}")
-
-
-def _checkpoint_at(path: Path) -> Path:
-    """Return the checkpoint at a path.
-
-    The path can be a checkpoint, a run (its best checkpoint is returned), or a folder of checkpoints (the newest one is
-    returned).
-    """
-    if (path / "manifest.json").exists():
-        return path
-    if (run := RunDirectory(path)).config.exists():
-        return checkpoint.choose(run)
-    newest = checkpoint.newest_good(path)
-    if newest is None:
-        raise UserError(
-            f"{path}: contains no policy; use the path of a run, of a checkpoint, of a folder written by "
-            "Trainer.save, or of an exported policy"
-        )
-    return newest
 
 
 @contextmanager

@@ -26,17 +26,19 @@ from typing import TYPE_CHECKING, Any, Self
 from rlcore import streams
 from rlcore.compiler import Compiler
 from rlcore.config.groups import RunConfig
-from rlcore.data.dataset import as_collected
+from rlcore.data.dataset import as_collected, as_dataset
+from rlcore.data.replay import Replay
 from rlcore.data.rollout import Rollout
 from rlcore.envs.card import environment_card
 from rlcore.envs.vector.choose import make_vector_env, refuse_foreign_vector
 from rlcore.errors import RunError, UserError
+from rlcore.evaluation import datasets
 from rlcore.evaluation.evaluation import evaluate_agent
 from rlcore.evaluation.play import OnProgress
 from rlcore.evaluation.policy import describe_agent, differing_shapes
 from rlcore.protocols import VectorEnv
 from rlcore.spec import EnvSpec
-from rlcore.store import checkpoint, datasets
+from rlcore.store import checkpoint
 from rlcore.store.retry import retry
 from rlcore.system import heap
 from rlcore.system.torch_switches import keeping_switches, read_switches
@@ -298,13 +300,13 @@ class Trainer:
         The rows of the dataset do not count for the replay ratio, so they cause no gradient steps.
 
         Args:
-            dataset: one of: folder written by `shepherd collect`; name of a Minari dataset as `minari:NAME`; TensorDict
-                [T, K] in the format of `rlcore.data.dataset` (T time steps of K environments), with the actions that
-                were passed to the environments.
+            dataset: name of a dataset (see `rlcore.evaluation.datasets`), for example that of a checkpoint with a
+                replay buffer; or a TensorDict [T, K] in the format of `rlcore.data.dataset`, for example from
+                `copy_rows`.
 
         Raises:
-            UserError: If training has already begun, if the algorithm has no replay buffer, or if the dataset is from
-                another environment.
+            UserError: If training has already begun, if the algorithm has no replay buffer, or if the dataset does not
+                fit the environment.
         """
         if self.policy_steps:
             raise UserError("remember(dataset): training has already begun; call it before the first iteration")
@@ -314,13 +316,28 @@ class Trainer:
                 f"remember(dataset): {name} has no replay buffer; choose an off-policy algorithm, such as sac"
             )
         named = isinstance(dataset, (str, Path))
-        rows = datasets.read_rows(str(dataset), self.envs.spec) if named else dataset
+        rows = datasets.read_rows(str(dataset), self.envs.spec, self.config.env) if named else dataset
         steps, last = as_collected(rows, self.behavior_policy, self.context)
         self.buffer.extend(steps, last)
         count, size = len(steps.reward), getattr(self.buffer, "size", len(steps.reward))
         what = f"{dataset if named else 'a dataset'}: {count * self.context.num_envs:,} rows"
         kept = f", of which only the newest {size * self.context.num_envs:,} fit" if size < count else ""
         log.info("the replay buffer starts with %s%s", what, kept)
+
+    def copy_rows(self) -> TensorDict:
+        """Copy the rows of this process's replay buffer to a dataset, which `remember` of another trainer accepts.
+
+        Returns:
+            TensorDict [T, B] in the format of `rlcore.data.dataset`, in time order. It contains all rows that can be
+            sampled and the current time step, whose action is a placeholder.
+
+        Raises:
+            UserError: If the algorithm has no replay buffer, or if the buffer has no rows.
+        """
+        if not isinstance(self.buffer, Replay):
+            name = self.config.algo.name
+            raise UserError(f"copy_rows(): {name} has no replay buffer; choose an off-policy algorithm, such as sac")
+        return as_dataset(self.buffer.copy_rows(), self.behavior_policy, self.config.env)
 
     # Evaluation and saving --------------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,13 +17,19 @@ from rlcore.algorithms.dreamer.imagination import Imagined
 from rlcore.algorithms.dreamer.learner import Segment, segment_of
 from rlcore.config.build import build
 from rlcore.config.groups import EnvConfig, RunConfig
+from rlcore.data.replay import stored_rows
 from rlcore.functional.noise import Noise
+from rlcore.store import checkpoint
+from rlcore.store.directory import RunDirectory
+from rlcore.train.run_trainer import RunTrainer
 from rlcore.train.trainer import Trainer
 from tests.contract.test_registry import SETTINGS
 from tests.probes.plan2explore import plan_to_explore
+from tests.runs import prepare
 from tests.soaking import heavy
 
 CHECKS = [check for check in conformance.CHECKS if check is not conformance.machine_code_equals_eager]  # minutes each
+V3 = "rlcore.algorithms.dreamer.dreamer_v3.learner"
 VERSIONS = ("dreamer_v1", "dreamer_v2", "dreamer_v3")
 
 
@@ -89,6 +96,42 @@ def test_detached_heads_do_not_train_states(config: RunConfig, monkeypatch: pyte
     monkeypatch.undo()
     monkeypatch.setattr(type(learner), "detached_heads", frozenset())
     assert any(not torch.allclose(one, other, atol=1e-6) for one, other in zip(with_heads, gradient(), strict=True))
+
+
+def test_dreamer_v3_starts_from_exploration_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run starts with the world model, task behavior and rows of the exploration run, and resumes exactly."""
+
+    def make_run(name: str, algo: str, **more: Any) -> RunDirectory:
+        small = {
+            f"algo__{key}": value for key, value in SETTINGS["dreamer_v3"].items() if key not in ("name", "total_steps")
+        }
+        return prepare(tmp_path / name, "CartPole-v1", 80, algo=algo, **small, **more)
+
+    def train(run: RunDirectory, *stops: int) -> str:
+        for until in stops:
+            trainer = RunTrainer(run)
+            trainer.training.advance(until, lambda metrics: False)
+            trainer.save()
+            trainer.close()
+        return checkpoint.manifest(run.checkpoints / str(stops[-1]))["digest"]
+
+    monkeypatch.setitem(ALGORITHMS, "p2e_v3", plan_to_explore(import_module(V3), "p2e_v3"))
+    exploring = make_run("exploring", "p2e_v3")
+    train(exploring, 60, 80)
+    path = exploring.checkpoints / "60"
+    source = {"init_from": str(path), "buffer__load_from": str(path)}
+    one, two = (make_run(name, "dreamer_v3", **source) for name in ("one", "two"))
+    trainer, saved = RunTrainer(one), checkpoint.load(path)[0]
+    for name in ("agent", "critic", "target_critic"):
+        for key, value in trainer.learner.state_dict()[name].items():
+            assert torch.equal(value, saved["learner"][name][key]), (name, key)
+    explored, rows = stored_rows(saved["ranks"]["0"]["buffer"]), trainer.training.buffer.copy_rows()
+    assert len(rows.reward) == 60 / 2 + 1 and trainer.learner.updates == 0
+    assert torch.equal(rows.obs["state"], explored.obs["state"]) and torch.equal(rows.action, explored.action)
+    assert torch.equal(rows.reward, explored.reward) and torch.equal(rows.terminated, explored.terminated)
+    trainer.close()
+    assert train(one, 80) == train(two, 40, 80)
+    assert checkpoint.load(one.checkpoints / "80")[0]["learner"]["updates"] > 0
 
 
 @heavy

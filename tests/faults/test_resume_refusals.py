@@ -241,6 +241,13 @@ def test_resume_from_allows_larger_budget(source: RunDirectory, tmp_path: Path) 
     assert session.policy_steps == int(newest.name)
 
 
+def test_new_run_records_resume_from_digest(source: RunDirectory, tmp_path: Path) -> None:
+    newest = checkpoint.resolve(source, "latest")
+    run = new_run([*SMALL, f"checkpoint.resume_from={newest}", f"run_dir={tmp_path / 'b'}"])
+    recorded = {"path": str(newest), "digest": checkpoint.manifest(newest)["digest"]}
+    assert run.read_identity()["resume_from"] == recorded
+
+
 def test_resume_from_refuses_budget_below_checkpoint(source: RunDirectory, tmp_path: Path) -> None:
     newest = checkpoint.resolve(source, "latest")
     typed = [*SMALL, "algo.total_steps=64", f"checkpoint.resume_from={newest}", f"run_dir={tmp_path / 'b'}"]

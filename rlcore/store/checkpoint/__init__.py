@@ -17,6 +17,7 @@ from rlcore.store.checkpoint.chunks import write_chunks as write_chunks
 from rlcore.store.checkpoint.names import choose as choose
 from rlcore.store.checkpoint.names import find as find
 from rlcore.store.checkpoint.names import load_newest as load_newest
+from rlcore.store.checkpoint.names import locate as locate
 from rlcore.store.checkpoint.names import name_best as name_best
 from rlcore.store.checkpoint.names import newest_bookkeeping as newest_bookkeeping
 from rlcore.store.checkpoint.names import newest_first as newest_first

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -150,6 +150,24 @@ def choose(run: RunDirectory) -> Path:
         return path
     log.warning("best checkpoint %s is damaged (%s); using the latest instead", path, wrong)
     return resolve(run, "latest")
+
+
+def locate(path: Path, of_run: Callable[[RunDirectory], Path]) -> Path | None:
+    """Return the checkpoint at a path.
+
+    Args:
+        path: folder of a checkpoint, of a run, or of several checkpoints, such as RUN/checkpoints.
+        of_run: function that selects the checkpoint of a run, for example `choose`.
+
+    Returns:
+        The path itself if it has a manifest.json, the selected checkpoint of a run, or the newest undamaged checkpoint
+        in the folder. None if there is none.
+    """
+    if (path / "manifest.json").exists():
+        return path
+    if (run := RunDirectory(path)).config.exists():
+        return of_run(run)
+    return newest_good(path)
 
 
 def prune(run: RunDirectory, keep: int | None, saved: Path) -> None:

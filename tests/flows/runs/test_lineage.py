@@ -98,11 +98,3 @@ def test_summarise_accepts_run_of_older_version(tmp_path: Path) -> None:
     summarise(run)
     lineage_data = json.loads(run.lineage.read_text())
     assert (lineage_data["run_id"], lineage_data["machine"], lineage_data["checkpoints"]) == ("old", {}, {})
-
-
-def test_create_run_records_resume_from_digest(tmp_path: Path) -> None:
-    first = prepare(tmp_path / "first")
-    digest, path = finish_here(first), checkpoint.resolve(first, "latest")
-    overrides = ["exp=ppo", f"checkpoint.resume_from={path}", f"run_dir={tmp_path}/second"]
-    second = create_run(*compose(overrides), overrides)
-    assert second.read_identity()["resume_from"] == {"path": str(path), "digest": digest}

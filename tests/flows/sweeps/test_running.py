@@ -67,7 +67,7 @@ def test_start_recognizes_alias_of_initial_weights(sweep: Sweep, tmp_path: Path)
     line = job.trainings[0].overrides
     alias = "models:/ppo-CartPole-v1@champion"
     source = {"given": alias, "uri": alias, "path": str(tmp_path / "kept"), "digest": "d"}
-    create_run(*compose([*line, f"init_from={tmp_path / 'kept'}"]), line, source)
+    create_run(*compose([*line, f"init_from={tmp_path / 'kept'}"]), line, {"init_from": source})
     job.trainings[0] = type(job.trainings[0])(job.trainings[0].run_dir, (*line, f"init_from={alias}"))
     start(sweep, job)
     assert sweep.executor.busy

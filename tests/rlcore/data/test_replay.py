@@ -14,8 +14,8 @@ from lightning_fabric import Fabric
 
 from rlcore.config.build import build
 from rlcore.config.groups import EnvConfig, RunConfig
-from rlcore.data.dataset import as_collected, as_tensordict
-from rlcore.data.replay import Replay
+from rlcore.data.dataset import as_collected, as_dataset
+from rlcore.data.replay import Replay, stored_rows
 from rlcore.data.samplers import Episodes, Sampler, Sequences, Transitions
 from rlcore.data.steps import transitions
 from rlcore.errors import UserError
@@ -164,6 +164,9 @@ def test_replay_state_dict_restores_into_larger_buffer() -> None:
 class Shifted(Counter):
     """Agent whose actions -20 to -17 are 10 to 13 of the environment."""
 
+    def to_env(self, action: torch.Tensor) -> torch.Tensor:
+        return action[:, 0] + 30
+
     def from_env(self, action: torch.Tensor) -> torch.Tensor:
         return action[:, None] - 30
 
@@ -173,8 +176,8 @@ def make_dataset(rows: int, *lengths: int) -> Any:
     envs = CountingEnvs(lengths)
     envs.episode += 100
     steps, _ = Collector(envs, Counter(), Noise(1, "policy")).collect(rows)
-    steps.action = steps.action[..., 0] + 10
-    return as_tensordict(steps)
+    steps.action = steps.action - 20
+    return as_dataset(steps, Shifted(), EnvConfig(id=""))
 
 
 @pytest.mark.parametrize("length", [1, 6])
@@ -246,9 +249,21 @@ def test_copy_rows_are_in_time_order() -> None:
     replay = make_replay(size=9)
     fill(replay, 5)
     rows = replay.copy_rows()
-    assert rows.batch_size == (9, 3)
-    age, first = rows["obs", "state"][..., 2], rows["is_first"]
+    assert rows.reward.shape == (9 + 1, 3)
+    age, first = rows.obs["state"][..., 2], rows.is_first
     assert torch.equal(age[1:], torch.where(first[1:], 0.0, age[:-1] + 1))
+
+
+def test_stored_rows_are_those_of_the_buffer(tmp_path: Path) -> None:
+    replay = make_replay(size=64)
+    fill(replay, 41)
+    path = checkpoint.save(tmp_path, 1, replay.state_dict(), {})
+    stored, rows = stored_rows(checkpoint.load(path)[0]), replay.copy_rows()
+    assert len(stored.reward) >= len(rows.reward) == 65  # the state also has the rest of its oldest chunk
+    for theirs, ours in ((stored.obs["state"], rows.obs["state"]), (stored.action, rows.action)):
+        assert torch.equal(theirs[-65:], ours)
+    with pytest.raises(UserError, match=r"^copy_rows\(\): the replay buffer has no rows; collect or load rows first$"):
+        make_replay().copy_rows()
 
 
 def test_replay_restores_from_chunks_at_any_position(tmp_path: Path) -> None:
@@ -271,7 +286,7 @@ def test_checkpoint_stores_replay_rows_outside_tensors_file(tmp_path: Path) -> N
     replay = make_replay(size=128)
     fill(replay, 30)
     path = checkpoint.save(tmp_path, 1, {"buffer": replay.state_dict()}, {})
-    rows = replay.copy_rows()["obs", "state"].nbytes
+    rows = replay.copy_rows().obs["state"].nbytes
     assert (path / "learning" / "tensors.safetensors").stat().st_size < 100 < rows
 
 

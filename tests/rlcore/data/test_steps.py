@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import pytest
 import torch
 
-from rlcore.data.steps import shift, transitions
+from rlcore.config.groups import EnvConfig
+from rlcore.data.steps import restore_reward, shift, transform_reward, transitions
 from rlcore.types import Batch, Trajectory
 
 
@@ -52,3 +54,15 @@ def test_transitions_end_before_unannounced_episode_start() -> None:
 
 def test_shift_appends_last_row() -> None:
     assert shift(torch.tensor([[1], [2], [3]]), torch.tensor([4])).tolist() == [[2], [3], [4]]
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.1])
+def test_restore_reward_inverts_transform_reward(scale: float) -> None:
+    rewards = torch.tensor([-30.0, -1.5, 0.0, 0.25, 5.0])
+    for clip in (False, True):
+        config = EnvConfig(id="x", reward_scale=scale, clip_rewards=clip)
+        learned = transform_reward(config, rewards)
+        restored = restore_reward(config, learned)
+        torch.testing.assert_close(restored[1:], rewards[1:], rtol=1e-4, atol=0)
+        torch.testing.assert_close(transform_reward(config, restored), learned, rtol=1e-6, atol=0)
+        assert restored.isfinite().all()

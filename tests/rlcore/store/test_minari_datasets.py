@@ -15,11 +15,13 @@ from gymnasium import spaces
 from minari.data_collector.episode_buffer import EpisodeBuffer
 
 from rlcore import streams
+from rlcore.config.groups import EnvConfig
 from rlcore.envs.spaces import action_spec, array_spec
 from rlcore.errors import UserError
+from rlcore.evaluation import datasets
 from rlcore.evaluation.collection import collect_episodes
 from rlcore.spec import EnvSpec
-from rlcore.store import datasets, minari_datasets
+from rlcore.store import minari_datasets
 from rlcore.store.checkpoint import manifest
 from rlcore.store.config_file import config_of
 from rlcore.store.directory import RunDirectory
@@ -117,7 +119,7 @@ def test_load_from_fills_buffer_with_dataset_steps(tmp_path: Path) -> None:
         tmp_path / "fresh", "Pendulum-v1", 200, algo="sac", env__num_envs=1, buffer__load_from="minari:pendulum-v0"
     )
     session = RunTrainer(fresh)
-    rows = session.training.buffer.copy_rows().squeeze(1)  # rows of one environment without the pending arrival
+    rows = session.training.copy_rows().squeeze(1)  # rows of one environment
     session.close()
     wanted = [
         (*episode.observations[t], episode.actions[t, 0], episode.rewards[t], *episode.observations[t + 1])
@@ -125,21 +127,21 @@ def test_load_from_fills_buffer_with_dataset_steps(tmp_path: Path) -> None:
         for t in range(len(episode.rewards))
     ]
     end = rows["truncated"] | rows["terminated"]
-    assert end.sum() == 2 and rows["is_first"].sum() == 3  # the last end is the arrival
+    assert end.sum() == rows["is_first"].sum() == 3
     found = [
         (
             *rows["obs", "state"][t].tolist(),
-            float(session.training.behavior_policy.to_env(rows["action"][t : t + 1])[0, 0]),
+            float(rows["action"][t, 0]),
             float(rows["reward"][t + 1]),
             *rows["obs", "state"][t + 1].tolist(),
         )
         for t in range(len(rows) - 1)
         if not end[t]
     ]
-    assert len(found) == len(wanted) - 1
-    np.testing.assert_allclose(np.array(found), np.array(wanted, float)[:-1], rtol=0, atol=2e-6)
+    assert len(found) == len(wanted)
+    np.testing.assert_allclose(np.array(found), np.array(wanted, float), rtol=0, atol=2e-6)
     exact = [0, 1, 2, 4, 5, 6, 7]  # all except the action, which was converted to the agent's space and back
-    assert np.array_equal(np.array(found)[:, exact], np.array(wanted, float)[:-1][:, exact])
+    assert np.array_equal(np.array(found)[:, exact], np.array(wanted, float)[:, exact])
 
 
 def test_resumed_run_does_not_load_dataset_again(tmp_path: Path) -> None:
@@ -204,6 +206,7 @@ def spec_for(action: spaces.Space[Any] = Odd.action_space, **obs: spaces.Space[A
     )
 
 
+ODD = EnvConfig(id="Odd-v0")
 INNER = Odd.observation_space["inner"]
 BOTH = Odd.observation_space["both"]
 WANTED = spec_for(
@@ -218,7 +221,7 @@ WANTED = spec_for(
 @pytest.mark.parametrize("ends", [True, False])
 def test_read_rows_aligns_foreign_dataset(ends: bool) -> None:
     episodes = write_foreign("elsewhere-v0", 3, ends=ends)
-    rows = datasets.read_rows("minari:elsewhere-v0", WANTED)
+    rows = datasets.read_rows("minari:elsewhere-v0", WANTED, ODD)
     assert rows.batch_size == (3 + 4 + 5, 1)
     begin = 0
     for episode in episodes:
@@ -240,7 +243,7 @@ def test_refuse_unfit_names_difference_of_spaces() -> None:
     box, six = spaces.Box(-1, 1, (3,), np.float32), spaces.Box(-2, 2, (1,), np.float32)
     write_foreign("vector-v0", 2, observation_space=box, action_space=six)
     right = spec_for(six, state=spaces.Box(-9, 9, (3,), np.float64))  # bounds and width of observations may differ
-    datasets.refuse_unfit("minari:vector-v0", right)
+    datasets.refuse_unfit("minari:vector-v0", right, ODD)
     for spec, sentence in (
         (spec_for(six, rgb=Odd.observation_space["image"]), "it has no observation 'rgb', only state"),
         (
@@ -261,7 +264,7 @@ def test_refuse_unfit_names_difference_of_spaces() -> None:
         ),
     ):
         with pytest.raises(UserError, match=rf"^minari:vector-v0: .*{sentence}; choose a dataset of Odd-v0$"):
-            datasets.refuse_unfit("minari:vector-v0", spec)
+            datasets.refuse_unfit("minari:vector-v0", spec, ODD)
 
 
 def test_missing_dataset_error_names_fix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -274,7 +277,7 @@ def test_missing_dataset_error_names_fix(tmp_path: Path, monkeypatch: pytest.Mon
         datasets.read_spec(str(tmp_path / "nowhere"))
     (tmp_path / "minari/mine-v0/data/main_data.hdf5").write_bytes(b"torn")
     with pytest.raises(UserError, match=r"^minari:mine-v0: cannot be read: "):
-        datasets.read_rows("minari:mine-v0", WANTED)
+        datasets.read_rows("minari:mine-v0", WANTED, ODD)
     monkeypatch.setitem(sys.modules, "minari", None)
     with pytest.raises(
         UserError, match=r"^minari:mine-v0: Minari is not installed; run: pip install -e '.\[minari\]'$"

@@ -192,7 +192,7 @@ def test_remember_fills_replay_buffer_with_dataset(tmp_path: Path, monkeypatch: 
         assert len(one.update()) == (
             4 if one.policy_steps > 8 else 0
         )  # the rows of the dataset cause no gradient steps
-    held = {tuple(row) for row in one.buffer.copy_rows()["obs", "state"].reshape(-1, 4).tolist()}
+    held = {tuple(row) for row in one.copy_rows()["obs", "state"].reshape(-1, 4).tolist()}
     assert len(held & {tuple(row) for row in rows.tolist()}) > 100
     with pytest.raises(
         UserError, match=r"^remember\(dataset\): training has already begun; call it before the first iteration"
