@@ -108,14 +108,9 @@ def add_class_names(config: DictConfig) -> None:
 
 
 def _class_of(kind: str, name: str) -> str | None:
-    """Return the class or function that specifies an environment, optimizer or logger in SheepRL's files.
+    """Return SheepRL's class for the environment, optimizer or logger `name`; None if SheepRL has no such class.
 
-    Args:
-        kind: "env", "optimizer" or "logger".
-        name: environment id, or the name of the optimizer or logger in this project.
-
-    Returns:
-        The dotted name of the class or function; None for an optimizer or logger that SheepRL does not have.
+    `kind` is "env", "optimizer" or "logger".
     """
     if kind == "env":
         from rlcore.envs.suites.registry import suite_with  # gymnasium, needed only if a script reads the key
@@ -141,10 +136,7 @@ def _optimizers(algorithm: Any) -> list[str]:
 
 
 def _is_own(target: Any) -> bool:
-    """Return True if a value is a dotted name that does not belong to Gymnasium.
-
-    It may then be an environment class or function of the user.
-    """
+    """Return True if a value may be an environment class of the user: a dotted name outside of Gymnasium."""
     return isinstance(target, str) and re.fullmatch(r"(?!gym\.|gymnasium\.)\w+(\.\w+)+", target) is not None
 
 
@@ -158,9 +150,9 @@ def _targets(value: Any, prefix: str = "") -> Iterator[tuple[str, Tree]]:
 
 
 def _look_up(key: str, value: Any, table: Collection[str]) -> str:
-    """Return the name for a class string in a table; raise UserError if the table does not contain the string.
+    """Return the name for a class string in a table, or the string itself if the table is only a list.
 
-    If the table has no names, but is only a list of allowed strings, return the class string.
+    Raises UserError if the table does not contain the string.
     """
     if isinstance(value, str) and value in table:
         return table[value] if isinstance(table, Mapping) else value
@@ -275,10 +267,7 @@ def _dmc_id(env_id: Any, wrapper: Tree) -> Any:
 
 
 def _means_suite(target: str) -> bool:
-    """Return True if SheepRL's files use this class or function to create environments of a supported suite.
-
-    The class is not imported.
-    """
+    """Return True if SheepRL's files use this class or function to create environments of a supported suite."""
     return target in MAKERS or target in _targets_of_suites()
 
 
