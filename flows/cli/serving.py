@@ -16,8 +16,7 @@ from typing import Any
 from flows.process.network import is_server
 from flows.report.command_lines import short_path
 from flows.settings import LOOPBACK, artifact_root, tracking_uri
-from flows.sweeps.folder import SweepFolder
-from flows.sweeps.storage import open_storage
+from flows.sweeps.folder import SweepFolder, open_storage
 from flows.tracking.mlflow_store import prepare_store
 from flows.workers.guard import USER, guard, is_health
 from flows.workers.servers import own_login, password_file

@@ -68,17 +68,16 @@ def status(name: str, as_json: bool = False) -> str | None:
 
     If no process is running the sweep, the sweep's HTML page is updated.
     """
+    from flows.report.terminal import show  # rich
     from flows.sweeps.folder import SweepFolder  # Hydra
-    from flows.sweeps.sweep_report import refresh_page, status  # Optuna
+    from flows.sweeps.report import refresh_page  # Prefect
+    from flows.sweeps.status import status, status_table
 
     folder = SweepFolder.existing(name)
     current = status(folder)
     refresh_page(folder, current)
     if as_json:
         return json.dumps(current, indent=2)
-    from flows.report.sweep_tables import status_table  # rich
-    from flows.report.terminal import show
-
     show(status_table(current))
     return None
 
@@ -95,14 +94,13 @@ def sweep_help() -> str:
 def _drive(algo: str, folder: SweepFolder) -> None:
     """Run the Prefect flow of a new or resumed sweep until it ends, show its progress, and print its results."""
     from flows.cli.job_lines import show_jobs  # rich
-    from flows.report.sweep_tables import status_table
     from flows.report.terminal import show
     from flows.sweep import run_sweep  # Prefect
-    from flows.sweeps.preset import train_command
-    from flows.sweeps.sweep_report import status
+    from flows.sweeps.status import ENDED, status, status_table
+    from flows.sweeps.winner import train_command
 
     current = status(folder)
-    ended = sum(trial["state"] in ("complete", "pruned", "fail") for trial in current["trials"])
+    ended = sum(trial["state"] in ENDED for trial in current["trials"])
     going_on = f" · {ended} of {current['wanted']} trials have ended" if current["trials"] else ""
     print_safely(f"sweep {folder.name} · {short_path(folder.runs)}{going_on}", file=sys.stderr)
     with name_continuation(folder.resume_command):

@@ -68,10 +68,9 @@ def resume(run_dir: str, overrides: Sequence[str]) -> None:
 def _group(overrides: Sequence[str], workers: int | None) -> None:
     """Train the unfinished runs of a group and print a table of the results of all its runs."""
     from flows.cli.job_lines import show_jobs  # rich
-    from flows.report.sweep_tables import group_table
     from flows.report.terminal import show
     from flows.sweeps.group_runs import group_of
-    from flows.sweeps.trial import iqm
+    from flows.sweeps.status import group_table
 
     group = group_of(overrides, workers)
     there = sum(training.state == "over" for training in group.trainings)
@@ -87,7 +86,7 @@ def _group(overrides: Sequence[str], workers: int | None) -> None:
 
                 with without_tracebacks():
                     run_group([*overrides], workers)
-        show(group_table(group.name, [training.run for training in group.trainings], iqm))
+        show(group_table(group.name, [training.run for training in group.trainings]))
 
 
 def _flow(run: RunDirectory) -> None:

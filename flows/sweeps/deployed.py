@@ -15,12 +15,10 @@ from uuid import UUID
 from flows.config.compose import compose
 from flows.process.network import survive_outages
 from flows.process.signals import time_left
-from flows.runs.listeners import emit
 from flows.runs.pruning import prune
 from flows.settings import configure_environment
 from flows.sweeps.driving import Sweep
-from flows.sweeps.jobs import DEATHS, FAULTS, End, Job
-from flows.sweeps.trial import TrialRun
+from flows.sweeps.jobs import DEATHS, FAULTS, End, Job, TrialRun
 from rlcore.errors import ProcessKilled
 from rlcore.store.directory import RunDirectory
 
@@ -67,9 +65,9 @@ class WorkPoolExecutor:
         If an earlier process of the sweep has already submitted a flow run for it, that flow run is used.
         """
         pruned = self._sweep.review(job)
-        training = next((training for training in job.trainings if training.state != "over"), None)
+        training = job.unfinished
         if pruned or training is None or training.state == "pruned":
-            self._end(job, End("over" if training is None and not pruned else "pruned"))
+            self._ended.append((job, End("over" if training is None and not pruned else "pruned")))
         else:
             self._running[job] = self._submit(job, training)
 
@@ -82,7 +80,7 @@ class WorkPoolExecutor:
                     self._look(job, client.read_flow_run(flow_run))
         job, end = self._ended.pop(0)
         if end.state != "unfinished":
-            emit("ended", {"label": job.label, "number": job.number, "state": end.state, "sentence": end.sentence})
+            job.emit("ended", state=end.state, sentence=end.sentence)
         return job, end
 
     def cancel(self) -> None:
@@ -107,7 +105,7 @@ class WorkPoolExecutor:
         - crashed: retry the flow run, at most `DEATHS` times.
         - other final state: record the result of the job.
         """
-        training = next((training for training in job.trainings if training.state != "over"), job.trainings[-1])
+        training = job.unfinished or job.trainings[-1]
         state = flow_run.state
         if state is None or not state.is_final():
             if training.state == "begun" and self._sweep.review(job):
@@ -117,21 +115,14 @@ class WorkPoolExecutor:
             self.start(job)
         elif state.type == StateType.CRASHED and self._crashes.get(job, 0) < DEATHS:
             self._crashes[job] = self._crashes.get(job, 0) + 1
-            emit(
-                "job", {"label": job.label, "number": job.number, "doing": "crashed; resuming from the last checkpoint"}
-            )
+            job.emit("job", doing="crashed; resuming from the last checkpoint")
             self._retry(flow_run.id)
         else:
             del self._running[job]
-            fault = (
-                ProcessKilled.__name__
-                if state.type == StateType.CRASHED
-                else state.name
-                if state.name in FAULTS
-                else ""
-            )
+            fault = ProcessKilled.__name__ if state.type == StateType.CRASHED else state.name or ""
+            fault = fault if fault in FAULTS else ""
             end = End("unfinished" if fault else "failed", state.message or state.type.value, fault)
-            self._end(job, end)
+            self._ended.append((job, end))
 
     def _submit(self, job: Job, training: TrialRun) -> UUID:
         """Submit a flow run for a training run and return its id. A second call for the same run submits no new one."""
@@ -156,9 +147,6 @@ class WorkPoolExecutor:
         """Retry a flow run, as `prefect flow-run retry` does; it resumes from the last checkpoint of its run."""
         with get_client(sync_client=True) as client:
             client.set_flow_run_state(flow_run, Scheduled(message="retried by its sweep"), force=True)
-
-    def _end(self, job: Job, end: End) -> None:
-        self._ended.append((job, end))
 
 
 @contextmanager

@@ -1,4 +1,7 @@
-"""Folders of a sweep: plan and Optuna study in `sweeps_folder()`, runs and reports under `log_root`."""
+"""Folders of a sweep, and the database that contains its Optuna study.
+
+The plan and the study are in `sweeps_folder()`, runs and reports under `log_root`.
+"""
 
 from __future__ import annotations
 
@@ -6,25 +9,27 @@ import dataclasses
 import os
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from flows.prefect_repairs.leases import is_held_elsewhere
 from flows.process.locks import hold, is_taken
 from flows.report.command_lines import sweep_resume_command
 from flows.settings import DATABASE, database_url, sweeps_folder
-from flows.sweeps.pace import TrialIntervals
-from flows.sweeps.plan import NAME, SweepConfig, SweepPlan
+from flows.sweeps.plan import NAME, SweepConfig, SweepPlan, TrialIntervals
 from flows.sweeps.space import Dimension
-from flows.sweeps.storage import open_storage
 from rlcore.config.build import build
 from rlcore.config.values import nearest
-from rlcore.errors import UserError
+from rlcore.errors import RunError, UserError, first_line
 from rlcore.store.directory import write_json, write_text
 from rlcore.store.run_files import describe_other_format, read_mapping
 from rlcore.system.durable import make_private
 from rlcore.system.secrets import redact
+
+if TYPE_CHECKING:
+    from optuna.storages import BaseStorage
 
 STORAGE = "SHEPHERD_SWEEP_STORAGE"
 FORMAT = 2  # of sweep.json; Shepherd 0.1.0 stored none
@@ -51,14 +56,7 @@ class SweepFolder:
 
     @staticmethod
     def existing(name: str) -> SweepFolder:
-        """Return the folders of an existing sweep; raise UserError if there is no such sweep.
-
-        Args:
-            name: name of the sweep, or path of the folder with its runs.
-
-        Returns:
-            The folders.
-        """
+        """Return the sweep of this name, or whose runs are in this folder; raise UserError if there is none."""
         if (Path(name) / "sweep.json").is_file():
             name = Path(name).resolve().name
         folder = SweepFolder(name)
@@ -193,15 +191,9 @@ class SweepFolder:
     def study_name(self, plan: SweepPlan, copies: int | None = None) -> str:
         """Return the name of the sweep's Optuna study in the database.
 
-        A retry of failed trials copies the study under another name, which ends in the number of the copy. If several
-        checkouts of the project may share the database, the name includes the random id of the sweep.
-
-        Args:
-            plan: plan of the sweep.
-            copies: number of the copy; None = the copy that is used now.
-
-        Returns:
-            The name.
+        A retry of failed trials copies the study under another name, which ends in the number of the copy (`copies`;
+        None = the copy that is used now). If several checkouts of the project may share the database, the name includes
+        the random id of the sweep.
         """
         name = f"{self.name} {self.id}" if self._choose_storage(plan) else self.name
         copies = self.copies if copies is None else copies
@@ -228,11 +220,9 @@ class SweepFolder:
     def _choose_storage(plan: SweepPlan) -> str:
         return plan.config.storage or os.environ.get(STORAGE) or database_url("optuna", "psycopg2") or ""
 
-    @contextmanager
-    def driving(self) -> Iterator[None]:
-        """Context manager that locks the sweep; raises UserError if another process of this machine is running it."""
-        with hold(self.path / "lock", refusal=f"is running sweep {self.name}; wait until it ends"):
-            yield
+    def driving(self) -> AbstractContextManager[object]:
+        """Return a context manager that locks the sweep; UserError if another process of this machine is running it."""
+        return hold(self.path / "lock", refusal=f"is running sweep {self.name}; wait until it ends")
 
     @property
     def is_driven(self) -> bool:
@@ -261,3 +251,67 @@ def refuse_password(plan: SweepPlan) -> None:
 def _dimension(values: dict[str, Any]) -> Dimension:
     when = {key: tuple(wanted) for key, wanted in values["when"].items()}
     return Dimension(**values | {"choices": tuple(values["choices"]), "when": when})
+
+
+def open_storage(url: str) -> BaseStorage:
+    """Open Optuna's storage at a URL, creating it if needed; raise UserError if it cannot be opened."""
+    from optuna.storages import RDBStorage
+
+    try:
+        return RDBStorage(url, engine_kwargs=_options(url))
+    except Exception as error:  # of SQLAlchemy or any database driver
+        raise UserError(f"sweep.storage={url}: cannot be opened ({_reason(error)})") from None
+
+
+def open_to_read(url: str) -> BaseStorage | None:
+    """Open Optuna's storage at a URL without writing to it; return None if it does not exist.
+
+    Raises UserError if it exists but cannot be read.
+    """
+    import sqlalchemy
+    from optuna.storages import RDBStorage
+
+    try:
+        address = sqlalchemy.make_url(url)
+        if address.get_backend_name() == "sqlite" and address.database:
+            if not Path(address.database).exists():
+                return None
+            url = f"sqlite:///file:{quote(str(Path(address.database).absolute()))}?mode=ro&uri=true"
+        engine = sqlalchemy.create_engine(url, **_options(url))
+        try:
+            if not sqlalchemy.inspect(engine).has_table("studies"):
+                return None
+        finally:
+            engine.dispose()
+        return RDBStorage(url, engine_kwargs=_options(url), skip_table_creation=True)
+    except Exception as error:
+        raise UserError(f"sweep.storage={url}: cannot be read ({_reason(error)})") from None
+
+
+@contextmanager
+def storage_errors(doing: str, go_on: str) -> Iterator[None]:
+    """Context manager that converts errors of Optuna's database to a RunError with a one-sentence message.
+
+    The message begins with `doing`, such as "trial 3 cannot be stored", and ends with the command that resumes the
+    sweep, `go_on`. A UserError is raised again with this ending.
+    """
+    from optuna.exceptions import StorageInternalError
+    from sqlalchemy.exc import SQLAlchemyError
+
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"{error}; after fixing this, resume with: {go_on}") from None
+    except (StorageInternalError, SQLAlchemyError) as error:
+        raise RunError(f"{doing} ({_reason(error)}); after fixing this, resume with: {go_on}") from error
+
+
+def _options(url: str) -> dict[str, object]:
+    # Readers (`shepherd sweep status`, a dashboard) lock a SQLite file for short times.
+    return {"connect_args": {"timeout": 60}} if url.startswith("sqlite:") else {"pool_pre_ping": True}
+
+
+def _reason(error: Exception) -> str:
+    """Return the message of the database driver without the long texts that Optuna and SQLAlchemy add."""
+    cause = error.__cause__ or error
+    return first_line(getattr(cause, "orig", None) or cause) or type(error).__name__

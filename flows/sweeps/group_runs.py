@@ -16,10 +16,9 @@ from flows.config.overrides import parse
 from flows.config.yaml_files import groups
 from flows.report.command_lines import short_path
 from flows.runs.check import prepare
-from flows.sweeps.jobs import Executor, Job
+from flows.sweeps.jobs import Executor, Job, TrialRun, differing_config, train_jobs
 from flows.sweeps.plan import merge
 from flows.sweeps.space import Params, of_overrides, to_overrides
-from flows.sweeps.trial import TrialRun, differing_config
 from rlcore.config.groups import RunConfig
 from rlcore.config.values import spell
 from rlcore.errors import Mistakes, RunError, UserError
@@ -103,23 +102,13 @@ def run_jobs(group: RunGroup, executor: Executor) -> Iterator[Job]:
     The caller must start each run. The iterator ends when all runs have ended. If a run fails, the others continue, and
     a RunError with the message of the first failure is raised at the end.
     """
-    failures: list[str] = []
-
-    def wait() -> None:
-        job, end = executor.wait()
-        if end.state in ("failed", "unfinished"):
-            failures.append(f"{job.label}: {end.sentence}")
-
-    for training in group.trainings:
-        if training.state == "over":
-            continue
-        while not executor.free:
-            wait()
-        yield Job(training.run_dir.name, [training])
-    while executor.busy:
-        wait()
-    if failures:
-        raise RunError(f"{len(failures)} of {len(group.trainings)} runs of group {group.name} failed; {failures[0]}")
+    jobs = (Job(training.run_dir.name, [training]) for training in group.trainings if training.state != "over")
+    failed = yield from train_jobs(executor, jobs)
+    if failed:
+        job, end = failed[0]
+        raise RunError(
+            f"{len(failed)} of {len(group.trainings)} runs of group {group.name} failed; {job.label}: {end.sentence}"
+        )
 
 
 def _points(overrides: Sequence[str]) -> Iterator[Params]:

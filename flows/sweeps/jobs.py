@@ -1,18 +1,42 @@
-"""Jobs of sweeps and groups, the results of jobs, and the interface of executors, which train jobs.
+"""Jobs of sweeps and groups, the runs of a job with their results, and the interface of executors, which train jobs.
 
-A job is a trial of a sweep with one run per seed, or one run of a group.
+A job is a trial of a sweep with one run for each seed, or one run of a group. Results are read from event logs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any, NamedTuple, Protocol
 
-from flows.sweeps.trial import TrialRun
-from rlcore.errors import DiskFault, MachineFault, OutOfMemory, ProcessKilled, machine_fault
+import numpy as np
+
+from flows.compare import statistics
+from flows.runs.lineage import place_inputs
+from flows.runs.listeners import emit
+from flows.runs.milestones import is_over
+from flows.sweeps.plan import SweepConfig, TrialIntervals, merge
+from rlcore.config.groups import RunConfig
+from rlcore.config.learning_half import learning_half
+from rlcore.config.values import plain
+from rlcore.errors import DiskFault, MachineFault, OutOfMemory, ProcessKilled, RunError, machine_fault
+from rlcore.store.config_file import config_of
+from rlcore.store.directory import RunDirectory
+from rlcore.store.events import COMPLETE
+from rlcore.store.history import history
+from rlcore.train.fingerprint import differences
 
 FAULTS: dict[str, type[MachineFault]] = {kind.__name__: kind for kind in (DiskFault, OutOfMemory, ProcessKilled)}
 DEATHS = 3  # a job whose workers die this often is not tried again, because the job is probably the cause
+# Defaults of every trial. They turn off features that cost time and are only useful if a user examines a single run.
+LEAN = (
+    "env.capture_video=false",
+    "evaluation.baseline_episodes=10",
+    "metric.logger.name=mlflow",
+    "algo.run_test=false",
+)
 
 
 class End(NamedTuple):
@@ -50,6 +74,15 @@ class Job:
     def __init__(self, label: str, trainings: Sequence[TrialRun], number: int | None = None) -> None:
         self.label, self.trainings, self.number = label, list(trainings), number
 
+    @property
+    def unfinished(self) -> TrialRun | None:
+        """First run that is not finished; None if all are."""
+        return next((training for training in self.trainings if training.state != "over"), None)
+
+    def emit(self, kind: str, /, **facts: Any) -> None:
+        """Report an event of this job to the listeners of this process (progress lines, report page)."""
+        emit(kind, {"label": self.label, "number": self.number, **facts})
+
 
 class Executor(Protocol):
     """Interface of executors, which train jobs: on worker processes of this machine, or on a Prefect work pool."""
@@ -71,3 +104,149 @@ class Executor(Protocol):
     def wait(self) -> tuple[Job, End]:
         """Wait until a job ends; return the job and its result."""
         ...
+
+
+def train_jobs(executor: Executor, jobs: Iterable[Job]) -> Generator[Job, None, list[tuple[Job, End]]]:
+    """Yield jobs, each when a worker is free; the caller must start each. Return the jobs that did not complete."""
+    failed: list[tuple[Job, End]] = []
+
+    def wait() -> None:
+        job, end = executor.wait()
+        if end.state in ("failed", "unfinished"):
+            failed.append((job, end))
+
+    for job in jobs:
+        while not executor.free:
+            wait()
+        yield job
+    while executor.busy:
+        wait()
+    return failed
+
+
+@dataclass(frozen=True)
+class TrialRun:
+    """Training run of a sweep or of a group of runs.
+
+    Attributes:
+        run_dir: folder of the run, which may not exist yet.
+        overrides: overrides of `shepherd train` that define the run.
+    """
+
+    run_dir: Path
+    overrides: tuple[str, ...]
+
+    @property
+    def run(self) -> RunDirectory:
+        """Directory of the run."""
+        return RunDirectory(self.run_dir)
+
+    @property
+    def state(self) -> str:
+        """State of the run: "new", "begun" (started but unfinished), "pruned", or "over" (finished)."""
+        if not self.run.config.exists():
+            return "new"
+        status = self.run.read_summary().get("status")
+        return "pruned" if status == "pruned" else "over" if is_over(self.run) else "begun"
+
+    @property
+    def policy_steps(self) -> int:
+        """Policy steps taken so far, according to the event log."""
+        return history(self.run.events).policy_steps
+
+    @property
+    def evaluations(self) -> list[tuple[int, float]]:
+        """Pairs (policy steps, mean greedy return) of the evaluations during training, in order."""
+        return [(event["policy_steps"], event["greedy"]["mean"]) for event in history(self.run.events).evaluations]
+
+    @property
+    def scores(self) -> list[float]:
+        """Mean greedy returns of the evaluations during training, in order."""
+        return [score for _, score in self.evaluations]
+
+    def value(self, config: SweepConfig, pace: TrialIntervals) -> float:
+        """Return the mean over the evaluations that `sweep.objective` selects; raise RunError if there are none."""
+        if config.objective == "final":
+            final = history(self.run.events).last("evaluation", final=True)
+            scores = [final["greedy"]["mean"]] if final else []
+        else:
+            scores = self.scores if config.objective == "all" else pace.recent(self.evaluations, config.last)
+        if not scores:
+            raise RunError(
+                f"{self.run_dir}: the run has no evaluation, so its value (sweep.objective={config.objective}) cannot "
+                "be computed"
+            )
+        return fmean(scores)
+
+
+def differing_config(run: RunDirectory, config: RunConfig, judged: bool = False) -> tuple[str, Any, Any] | None:
+    """Compare the config of an existing run with another config; return the first difference, or None.
+
+    Args:
+        run: the existing run.
+        config: the other config.
+        judged: False compares only keys that affect learning. True compares the keys of `evaluation` and `early_stop`,
+            too, because the evaluations of a trial determine its value.
+
+    Returns:
+        (key, value in the run, value in `config`), or None.
+    """
+
+    def deciding(of: RunConfig) -> dict[str, Any]:
+        half = learning_half(of)
+        return half | ({part: plain(getattr(of, part)) for part in ("evaluation", "early_stop")} if judged else {})
+
+    identity = run.read_identity()  # has the values as typed: config.yaml has a folder in place of an alias or a run
+    given = {key: identity[key]["given"] for key in ("init_from", "load_from") if "given" in identity.get(key, {})}
+    there, _ = place_inputs(config_of(run), run.read_config(), given)
+    return next(differences(deciding(there), deciding(config)), None)
+
+
+def trainings(folder: Path, base: Sequence[str], seeds: Sequence[int], group: str) -> list[TrialRun]:
+    """Return one run with the overrides `base` for each seed, in `<folder>/seed_<seed>`. Nothing is written."""
+    found = []
+    for seed in seeds:
+        place = folder / f"seed_{seed}"
+        quoted = str(place).replace("'", r"\'")
+        ours = [f"seed={seed}", f"group={group}", f"run_dir='{quoted}'"]
+        found.append(TrialRun(place, tuple(merge(base, ours))))
+    return found
+
+
+def trial_overrides(base: Sequence[str], config: SweepConfig) -> list[str]:
+    """Return the overrides of a trial's runs: `base`, and settings that make trials faster.
+
+    For example, trials record no videos. They do not register models either: a sweep registers one model at its end, if
+    the best trial proved better than the default configuration.
+
+    Args:
+        base: overrides that define the trial; they take precedence over the faster settings.
+        config: settings of the sweep.
+
+    Returns:
+        The overrides.
+    """
+    defaults = [line for line in LEAN if not (config.objective == "final" and line.startswith("algo.run_test"))]
+    return merge(merge(defaults, base), ["model_manager.disabled=true"])
+
+
+def read_reports(runs: Sequence[TrialRun], pace: TrialIntervals) -> Iterator[tuple[int, float]]:
+    """Return the pairs (policy steps, mean return) of the evaluations after which a pruner may end a trial.
+
+    The last evaluation of a completed run is omitted, because ending the trial there would save no policy steps. Policy
+    steps are counted as by `TrialIntervals.read_scores`.
+    """
+    may_end: list[list[tuple[int, float]]] = []
+    for training in runs:
+        first = training.evaluations
+        done = history(training.run.events).last("end")
+        may_end.append(first[:-1] if done is not None and done["status"] in COMPLETE else first)
+    return pace.read_scores(may_end)
+
+
+def iqm(values: Sequence[float]) -> float:
+    """Return the interquartile mean of values: their mean without the lowest and the highest quarter.
+
+    For fewer than four values, it is the mean of all.
+    """
+    return float(statistics.iqm([np.array(values)]))

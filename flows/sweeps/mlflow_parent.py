@@ -32,11 +32,8 @@ def update_parent(folder: SweepFolder, tree: Mapping[str, Any]) -> Iterator[None
 
     The status is RUNNING inside the context. If the sweep is interrupted or fails, it becomes KILLED or FAILED. The
     parent run is created in a thread, because MLflow takes seconds to import. If MLflow cannot be reached,
-    this context reports nothing; `mirror_sweep` reports it at the end of the sweep.
-
-    Args:
-        folder: folders of the sweep.
-        tree: config of one of the sweep's trials, which contains the address of MLflow's database or server.
+    this context reports nothing; `mirror_sweep` reports it at the end of the sweep. `tree` is the config of one of the
+    sweep's trials, which contains the address of MLflow's database or server.
     """
     making = threading.Thread(target=_try, args=(lambda: _run_of(folder, tree),), name="mlflow", daemon=True)
     making.start()
@@ -60,7 +57,7 @@ def mirror_sweep(
     Args:
         folder: folders of the sweep.
         tree: config of one of the sweep's trials, which contains the address of MLflow's database or server.
-        status: result of `flows.sweeps.sweep_report.status`.
+        status: result of `flows.sweeps.status.status`.
         settings: settings of the sweep, logged as parameters.
         note: description of the parent run, in Markdown.
 

@@ -6,10 +6,11 @@ import dataclasses
 import datetime
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import yaml
 
 from flows.config.compose import without_plugins
@@ -17,9 +18,9 @@ from flows.config.mistakes import one_line
 from flows.config.overrides import parse
 from flows.config.yaml_files import config_folders, groups
 from flows.sweeps import space
-from flows.sweeps.pace import TrialIntervals
 from flows.sweeps.space import Dimension, Params
 from rlcore.config.build import build
+from rlcore.config.groups import RunConfig
 from rlcore.config.schema import Needs, arg
 from rlcore.config.values import nearest, plain
 from rlcore.errors import UserError
@@ -128,6 +129,94 @@ class SweepPlan:
         if self.config.sampler != "grid":
             return self.config.trials
         return min(self.config.trials, math.prod(len(dimension.grid or ()) for dimension in self.space))
+
+
+@dataclass(frozen=True)
+class TrialIntervals:
+    """Intervals, in policy steps, that determine when the trials of a sweep are evaluated.
+
+    If a key that the sweep varies affects an interval, the attribute is the largest interval of all trials.
+
+    Attributes:
+        every: interval between two evaluations (`evaluation.every`).
+        longest: length of an iteration (collect and update). A run is evaluated at most once per iteration.
+        budget: length of one run (`algo.total_steps`).
+    """
+
+    every: int
+    longest: int
+    budget: int
+
+    @staticmethod
+    def of(tried: Sequence[tuple[Params, RunConfig]]) -> TrialIntervals:
+        """Compute the evaluation intervals from the configs that are checked before the first trial.
+
+        `tried` contains pairs (values of the varied keys, config). Each config differs from the first one in one key.
+        The longest iteration is estimated: for each key, the largest factor by which it lengthens an iteration is
+        computed, and the iteration of the first config is multiplied by the factors of all keys.
+        """
+        first, lengths = tried[0][0], [_iteration(config) for _, config in tried]
+        longest: dict[str, float] = {}  # key -> factor by which it can lengthen an iteration
+        for (point, _), length in zip(tried, lengths, strict=True):
+            varied = next((key for key in point if point[key] != first.get(key)), "")
+            longest[varied] = max(longest.get(varied, 1.0), length / lengths[0])
+        return TrialIntervals(
+            max(config.evaluation_every for _, config in tried),
+            iteration := round(lengths[0] * math.prod(longest.values())),
+            max(iteration, *(config.algo.total_steps for _, config in tried)),
+        )
+
+    @property
+    def unit(self) -> int:
+        """Smallest number of policy steps within which every trial is evaluated at least once."""
+        return max(self.every, self.longest)
+
+    @property
+    def notice(self) -> str | None:
+        """Message that some trials are evaluated less often than others; None if all are evaluated equally often."""
+        if self.longest <= self.every:
+            return None
+        return (
+            f"evaluation.every={self.every}: some trials have iterations of up to {self.longest} policy steps, so they "
+            "are evaluated less often than others; the pruner compares trials at equal policy steps. To "
+            f"evaluate all trials equally often, set evaluation.every={self.longest}"
+        )
+
+    def recent(self, evaluations: Sequence[tuple[int, float]], count: int) -> list[float]:
+        """Return the scores of a run's evaluations in its last `count` intervals of `every` policy steps.
+
+        `evaluations` contains pairs (policy steps, score), in order. The last interval contains the last evaluation.
+        """
+        if not evaluations:
+            return []
+        last = evaluations[-1][0] // self.every
+        return [score for steps, score in evaluations if steps // self.every > last - count]
+
+    def read_scores(self, trainings: Sequence[Sequence[tuple[int, float]]]) -> Iterator[tuple[int, float]]:
+        """Yield the pairs (policy steps, score) of a trial's runs as if they were trained one after another.
+
+        The policy steps of run number i start at i * budget.
+        """
+        for number, evaluations in enumerate(trainings):
+            for steps, score in evaluations:
+                yield number * self.budget + steps, score
+
+    def score_at(self, scores: Mapping[int, float], steps: int) -> float | None:
+        """Return the score of a trial after a number of policy steps; None before the first evaluation of a run.
+
+        `scores` and `steps` count policy steps as `read_scores` does. Between two evaluations of one run, the score is
+        interpolated linearly. After the last evaluation of a run, its last score is used.
+        """
+        begin = (steps - 1) // self.budget * self.budget
+        known = [at for at in sorted(scores) if begin < at <= begin + self.budget]
+        if not known or steps < known[0]:
+            return None
+        return float(np.interp(steps, known, [scores[at] for at in known]))
+
+
+def _iteration(config: RunConfig) -> int:
+    """Return the number of policy steps that one iteration of a run collects."""
+    return config.algo.collect_length * config.width
 
 
 def plan(overrides: Sequence[str]) -> SweepPlan:

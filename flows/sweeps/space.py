@@ -139,11 +139,7 @@ def of_overrides(sweeps: Sequence[Override]) -> list[Dimension]:
 def of_mapping(space: Mapping[str, Any]) -> list[Dimension]:
     """Convert the key `space` of a sweep preset to dimensions of a search space.
 
-    Args:
-        space: config key -> mapping such as {type: float, low: 0.9, high: 1}, or text such as "interval(0.9,1)".
-
-    Returns:
-        The dimensions.
+    A value is a mapping such as {type: float, low: 0.9, high: 1}, or text such as "interval(0.9,1)".
     """
     found: list[Dimension] = []
     for key, written in space.items():
@@ -255,19 +251,7 @@ def _misread(choice: Any) -> Any:
 
 
 def _takes(key: str, whole: bool, written: str) -> bool:
-    """Return True if a numeric key accepts only integers.
-
-    Args:
-        key: the config key.
-        whole: result for a key whose type the config does not declare.
-        written: the user's text that defines the values, for the error message.
-
-    Returns:
-        True if values must be integers.
-
-    Raises:
-        UserError: The key does not accept numbers.
-    """
+    """Return True if a key accepts only integers; `whole` if its type is not declared. Raise UserError for text."""
     kinds = _kinds(key)
     if not kinds & {int, float, Any}:
         raise UserError(f"{key}={written}: this key does not accept numbers; list its values with choice(…)")

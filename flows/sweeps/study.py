@@ -22,11 +22,21 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from flows.report.command_lines import sweep_resume_command
-from flows.sweeps.masked_trials import DEFAULT, RUNG, RUNGS, as_asked, ask_again, masked_trial, until, with_value
+from flows.sweeps.folder import open_storage, open_to_read, storage_errors
 from flows.sweeps.plan import SweepPlan
 from flows.sweeps.space import Dimension, Params, to_stored
-from flows.sweeps.storage import open_storage, open_to_read, storage_errors
-from flows.sweeps.strategies import pruner_of, sampler_of
+from flows.sweeps.strategies import (
+    DEFAULT,
+    RUNG,
+    RUNGS,
+    as_asked,
+    ask_again,
+    masked_trial,
+    pruner_of,
+    sampler_of,
+    until,
+    with_value,
+)
 from rlcore import streams
 from rlcore.system.imports import large_imports
 
@@ -182,14 +192,9 @@ class Study:
         return ends
 
     def _note_rungs(self, number: int, step: int, attributes: Mapping[str, Any]) -> None:
-        """Store the rungs that a trial has completed according to the pruner, with the policy step of each completion.
+        """Store the rungs in `attributes` that a trial has newly completed, with the current policy step.
 
         A rung is a number of policy steps at which the pruners `halving` and `hyperband` compare a trial with others.
-
-        Args:
-            number: number of the trial.
-            step: current policy step.
-            attributes: Optuna's attributes of the trial, which contain the completed rungs.
         """
         trial = self.trials[number]
         noted = trial.system_attrs.get(RUNGS, {})
@@ -276,16 +281,7 @@ class Study:
         """Return a study in memory for the sampler or pruner that handles a trial.
 
         It contains the trials before `number`, with only those results that the trial may depend on (see the module's
-        docstring).
-
-        Args:
-            number: number of the trial.
-            sampler: sampler of the study.
-            pruner: pruner of the study.
-            at: if not None, each earlier trial has only one intermediate value, its score after `at` policy steps.
-
-        Returns:
-            The study.
+        docstring). With `at`, their only intermediate value is their score after `at` policy steps.
         """
         with warnings.catch_warnings(action="ignore"):
             view = self._optuna.create_study(study_name=VIEW, direction="maximize", sampler=sampler, pruner=pruner)

@@ -11,10 +11,8 @@ from typing import Any
 
 from flows.sweeps.driving import Sweep, trials
 from flows.sweeps.folder import SweepFolder
-from flows.sweeps.jobs import End, Job
-from flows.sweeps.pace import TrialIntervals
-from flows.sweeps.plan import SweepPlan, plan
-from flows.sweeps.trial import TrialRun
+from flows.sweeps.jobs import End, Job, TrialRun
+from flows.sweeps.plan import SweepPlan, TrialIntervals, plan
 
 EVALUATIONS = 4
 PACE = TrialIntervals(every=1000, longest=512, budget=4000)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from flows.config.compose import compose
-from flows.sweeps.amount import amount, speed_of
-from flows.sweeps.pace import TrialIntervals
-from flows.sweeps.plan import plan
+from flows.sweep import amount, speed_of
+from flows.sweeps.plan import TrialIntervals, plan
 from rlcore.store.directory import write_json
 from tests.flows.compare.runs import finished_run
 

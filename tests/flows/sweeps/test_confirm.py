@@ -11,13 +11,12 @@ import optuna
 import pytest
 from scipy import stats
 
-from flows.sweeps import confirm as confirm_module
 from flows.sweeps import study as study_module
-from flows.sweeps.confirm import compare_with_default, confirm, interval, verdict
+from flows.sweeps import winner as confirm_module
 from flows.sweeps.driving import Sweep
-from flows.sweeps.jobs import End, Job
+from flows.sweeps.jobs import End, Job, iqm
 from flows.sweeps.study import CONFIRMATION, TRAINING
-from flows.sweeps.trial import iqm
+from flows.sweeps.winner import compare_with_default, confirm, interval, verdict
 from rlcore.errors import RunError
 from rlcore.store.directory import RunDirectory
 from tests.flows.sweeps.fake import EVALUATIONS, FakeExecutor, drive, evaluate, make_sweep

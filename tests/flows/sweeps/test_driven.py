@@ -10,11 +10,10 @@ from typing import Any
 import optuna
 import pytest
 
-from flows.report.sweep_tables import facts
 from flows.sweeps import study as study_module
 from flows.sweeps.driving import Sweep
 from flows.sweeps.folder import SweepFolder
-from flows.sweeps.sweep_report import status
+from flows.sweeps.status import facts, status
 from rlcore.store.directory import write_json
 from tests.flows.sweeps.fake import drive, make_sweep
 

@@ -12,7 +12,7 @@ import pytest
 from flows.sweeps import study as study_module
 from flows.sweeps.driving import Sweep, trials
 from flows.sweeps.folder import SweepFolder
-from flows.sweeps.trial import read_reports, trainings
+from flows.sweeps.jobs import read_reports, trainings
 from tests.flows.sweeps.fake import EVALUATIONS, PACE, FakeExecutor, Killed, drive, evaluate, make_sweep, trial_results
 
 BATCHES = ["sweep.trials=12", "sweep.batch=3", "sweep.startup=3", "sweep.warmup=0", "sweep.confirm_seeds=0"]

@@ -14,8 +14,7 @@ import pytest
 
 from flows.sweeps import study as study_module
 from flows.sweeps.creating import change_sweep
-from flows.sweeps.driving import Sweep, trials
-from flows.sweeps.faults import ATTEMPTS
+from flows.sweeps.driving import ATTEMPTS, Sweep, trials
 from flows.sweeps.folder import SweepFolder
 from flows.sweeps.jobs import End, Job, end_by
 from rlcore.errors import DiskFault, EnvironmentLost, ProcessKilled, RunError, UserError, exit_error

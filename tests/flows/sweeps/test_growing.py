@@ -10,14 +10,13 @@ from typing import Any
 
 import pytest
 
-from flows.report.sweep_tables import facts
 from flows.runs.listeners import emit
-from flows.sweeps import growing as growing_file
+from flows.sweeps import report as report_file
+from flows.sweeps.creating import default_of
 from flows.sweeps.driving import Sweep
-from flows.sweeps.growing import refresh_reports
 from flows.sweeps.plan import plan, presets
-from flows.sweeps.refusals import default_of
-from flows.sweeps.sweep_report import refresh_page, status, write_page
+from flows.sweeps.report import refresh_page, refresh_reports, write_page
+from flows.sweeps.status import facts, status
 from tests.flows.sweeps.fake import drive, drive_sweep, make_sweep
 from tests.soaking import always, heavy
 
@@ -93,7 +92,7 @@ def test_default_is_trial_0_and_changes_no_other(tmp_path: Path, sampler: str) -
 def test_refresh_reports_writes_page_from_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, _ = make_sweep(tmp_path, "grows", "sweep.trials=4")
     sweep, pages, written = Sweep(folder, folder.read()), [], threading.Semaphore(0)
-    real = growing_file.write_page
+    real = report_file.write_page
 
     def watched(*arguments: Any, **options: Any) -> Any:
         found = real(*arguments, **options)
@@ -101,8 +100,8 @@ def test_refresh_reports_writes_page_from_start(tmp_path: Path, monkeypatch: pyt
         written.release()
         return found
 
-    monkeypatch.setattr(growing_file, "write_page", watched)
-    monkeypatch.setattr(growing_file, "SHARE", 0)
+    monkeypatch.setattr(report_file, "write_page", watched)
+    monkeypatch.setattr(report_file, "SHARE", 0)
     with refresh_reports(sweep):
         assert written.acquire(timeout=60)
         drive_sweep(sweep)
@@ -117,18 +116,18 @@ def test_refresh_reports_writes_page_from_start(tmp_path: Path, monkeypatch: pyt
 def test_refresh_reports_updates_text_before_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, _ = make_sweep(tmp_path, "quick", "sweep.trials=4")
     sweep, written = Sweep(folder, folder.read()), threading.Semaphore(0)
-    real, drawn = growing_file.write_page, []
+    real, drawn = report_file.write_page, []
 
     def watched(*arguments: Any, **options: Any) -> Any:
         found = real(*arguments, **options)
         written.release()
         return found
 
-    monkeypatch.setattr(growing_file, "write_page", watched)
-    monkeypatch.setattr(growing_file, "draw_pictures", lambda *_: drawn.append(len(sweep.study.trials)) or [])
-    monkeypatch.setattr(growing_file, "SHARE", 1e9)  # pictures are drawn once
-    monkeypatch.setattr(growing_file, "SHARE_OF_TEXT", 0)
-    monkeypatch.setattr(growing_file, "FRESH", 60.0)  # seconds
+    monkeypatch.setattr(report_file, "write_page", watched)
+    monkeypatch.setattr(report_file, "draw_pictures", lambda *_: drawn.append(len(sweep.study.trials)) or [])
+    monkeypatch.setattr(report_file, "SHARE", 1e9)  # pictures are drawn once
+    monkeypatch.setattr(report_file, "SHARE_OF_TEXT", 0)
+    monkeypatch.setattr(report_file, "FRESH", 60.0)  # seconds
     with refresh_reports(sweep):
         assert written.acquire(timeout=60)
         drive_sweep(sweep)
@@ -171,7 +170,7 @@ def test_refresh_page_skips_finished_sweep(tmp_path: Path) -> None:
 def test_refresh_reports_writes_page_of_interrupted_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, _ = make_sweep(tmp_path, "broken", "sweep.trials=4")
     sweep = Sweep(folder, folder.read())
-    monkeypatch.setattr(growing_file, "SHARE", 1e6)  # no update during the sweep
+    monkeypatch.setattr(report_file, "SHARE", 1e6)  # no update during the sweep
     with pytest.raises(KeyboardInterrupt), refresh_reports(sweep):
         drive_sweep(sweep)
         raise KeyboardInterrupt
@@ -187,7 +186,7 @@ def test_refresh_reports_logs_unwritable_page(
     def fail(*arguments: Any, **options: Any) -> None:
         raise OSError("no space left")
 
-    monkeypatch.setattr(growing_file, "write_page", fail)
+    monkeypatch.setattr(report_file, "write_page", fail)
     with refresh_reports(Sweep(folder, folder.read())):
         pass
     assert "the page of sweep mute could not be updated: OSError: no space left" in caplog.text

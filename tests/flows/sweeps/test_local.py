@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from flows.sweeps import crew, local
-from flows.sweeps.jobs import End
-from flows.sweeps.trial import TrialRun
+from flows.sweeps import local
+from flows.sweeps.jobs import End, TrialRun
 
 
 @contextmanager
@@ -58,7 +57,7 @@ def test_local_executor_gives_each_worker_one_gpu(
 
     monkeypatch.setattr(local, "visible_gpus", lambda: gpus)
     monkeypatch.setattr(local, "warm_trainers", no_trainers)
-    monkeypatch.setattr(crew, "_Worker", Worker)
+    monkeypatch.setattr(local, "_Worker", Worker)
     with local.local_executor(workers, accelerator, tmp_path / "log") as executor:
         executor._busy = len(expected) - 1
         assert executor.free

@@ -10,12 +10,11 @@ import optuna
 import pytest
 
 from flows.sweeps import study as study_module
-from flows.sweeps.pace import TrialIntervals
-from flows.sweeps.plan import SweepConfig, plan
-from flows.sweeps.refusals import check_plan
+from flows.sweeps.creating import check_plan
+from flows.sweeps.jobs import TrialRun
+from flows.sweeps.plan import SweepConfig, TrialIntervals, plan
 from flows.sweeps.strategies import pruner_of
 from flows.sweeps.study import Study
-from flows.sweeps.trial import TrialRun
 from tests.flows.sweeps.fake import PACE, make_sweep
 
 SHORT = [(1000, 10.0), (2000, 20.0), (3000, 30.0)]  # trial with a return of 0.01 × policy steps

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from flows.report.figures import save
-from flows.sweeps import trial_pictures
+from flows.sweeps.page import draw, markdown, page
 from flows.sweeps.plan import plan
-from flows.sweeps.sweep_page import markdown, page
 from tests.soaking import always, heavy
 
 pytestmark = heavy
@@ -58,9 +57,7 @@ SHARES = {"algo.optimizer.lr": 0.8, "algo.dense_act": 0.2}
 
 
 def draw_trials(trials: list[dict[str, Any]]) -> list[Any]:
-    return trial_pictures.draw(
-        trials, {t["number"]: LINES[t["number"]] for t in trials}, SPACE, SHARES if trials else {}
-    )
+    return draw(trials, {t["number"]: LINES[t["number"]] for t in trials}, SPACE, SHARES if trials else {})
 
 
 @pytest.mark.parametrize(

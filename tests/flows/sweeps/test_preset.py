@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from flows.config.compose import compose
-from flows.sweeps.preset import preset
+from flows.sweeps.winner import preset
 
 NAMED = ("label", "exp_name", "run_name", "run_dir", "root_dir")
 

@@ -8,11 +8,11 @@ import pytest
 
 from flows.config.compose import compose
 from flows.runs.create import create_run
+from flows.sweep import start
 from flows.sweeps.driving import Sweep
 from flows.sweeps.folder import SweepFolder
 from flows.sweeps.jobs import Job
 from flows.sweeps.plan import merge
-from flows.sweeps.running import start
 from rlcore.errors import UserError
 from tests.flows.sweeps.fake import FakeExecutor, make_sweep
 

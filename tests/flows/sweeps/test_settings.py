@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from flows.sweeps.creating import check_plan, points
 from flows.sweeps.folder import SweepFolder, refuse_password
 from flows.sweeps.plan import SweepConfig, change, merge, plan, presets
-from flows.sweeps.refusals import check_plan, points
 from rlcore.algorithms import ALGORITHMS
 from rlcore.config.schema import arguments
 from rlcore.config.values import plain, spell

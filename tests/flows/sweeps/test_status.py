@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from flows.report.sweep_tables import facts
 from flows.sweeps.folder import SweepFolder
+from flows.sweeps.status import facts, status
 from flows.sweeps.study import Study
-from flows.sweeps.sweep_report import status
 from rlcore.errors import RunError, UserError
 from rlcore.store.directory import write_json
 from tests.flows.sweeps.fake import drive, make_sweep

@@ -1,31 +1,84 @@
-"""Confirmation of a sweep: its best trial (the winner) and the default configuration are retrained and compared.
+"""Preset and confirmation of the winner, the best trial of a sweep.
 
-Both are trained on the same new seeds, because the values of the trials were used to choose the winner.
+The preset is a file with the winner's configuration. If the file's config folder is in SHEPHERD_SEARCH_PATH,
+`exp=<sweep>_best` selects the preset. For the confirmation, the winner and the default configuration are trained and
+compared on the same new seeds, because the values of the trials were used to choose the winner.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import yaml
 
 from flows.compare import statistics
 from flows.compare.selection import FEWEST
+from flows.config.compose import compose
+from flows.config.overrides import parse
+from flows.config.yaml_files import groups
+from flows.report.command_lines import bin_folder, short_path
 from flows.report.sentences import between, number, sign
 from flows.runs.change import change_run
 from flows.runs.listeners import emit
 from flows.sweeps.driving import Sweep
-from flows.sweeps.jobs import FAULTS, Job
+from flows.sweeps.folder import SweepFolder
+from flows.sweeps.jobs import FAULTS, Job, TrialRun, iqm, train_jobs, trainings
 from flows.sweeps.plan import merge
 from flows.sweeps.space import to_overrides
 from flows.sweeps.study import CONFIRMATION
-from flows.sweeps.trial import TrialRun, iqm, trainings
 from flows.tasks import register_model
+from rlcore.config.values import at
 from rlcore.errors import RunError
-from rlcore.store.directory import write_json
+from rlcore.store.directory import write_json, write_text
 
 QUIET = ("env.capture_video=false",)  # default of the confirmation's runs
+
+
+def best_preset(sweep: Sweep) -> None:
+    """Write a preset file with the configuration of a sweep's best trial; do nothing if no trial was completed."""
+    best = sweep.study.best()
+    if best is None:
+        return
+    comment = (
+        f"The best of {len(sweep.study.trials)} trials of sweep {sweep.folder.name}: trial {best.number}, "
+        f"value {best.value:.6g}. {'It was not confirmed on new seeds.' if not sweep.config.confirm_seeds else ''}"
+    )
+    overrides = merge(sweep.plan.base, to_overrides(sweep.study.params(best.number)))
+    write_text(sweep.folder.preset, preset(overrides, comment.strip()))
+
+
+def preset(overrides: Sequence[str], comment: str) -> str:
+    """Return the YAML text of a preset `P`, so that `exp=P` gives the same config as a list of overrides.
+
+    Args:
+        overrides: the overrides, which include `exp=`.
+        comment: comment in the first line of the preset.
+
+    Returns:
+        The text.
+    """
+    taken_apart, (_, values) = parse(overrides, groups()), compose(overrides)
+    chosen = dict(choice.lstrip("+").split("=", 1) for choice in taken_apart.choices)
+    defaults = [chosen.pop("exp"), *({f"override /{group}": name} for group, name in chosen.items()), "_self_"]
+    settings: dict[str, Any] = {}
+    for setting in taken_apart.settings:
+        *parts, last = setting.key_or_group.split(".")
+        branch = settings
+        for part in parts:
+            branch = branch.setdefault(part, {})
+        branch[last] = at(values, setting.key_or_group)
+    body = yaml.safe_dump({"defaults": defaults}, sort_keys=False) + "\n"
+    body += yaml.safe_dump(settings, sort_keys=False, allow_unicode=True) if settings else ""
+    return f"# @package _global_\n\n# {comment}\n{body}"
+
+
+def train_command(folder: SweepFolder) -> str:
+    """Return the `shepherd train` command that uses the preset with the best configuration of a sweep."""
+    where = f"SHEPHERD_SEARCH_PATH={short_path(folder.conf)}"
+    return f"{where} {bin_folder()}shepherd train exp={folder.preset.stem}"
 
 
 def confirm(sweep: Sweep) -> Iterator[Job]:
@@ -34,19 +87,17 @@ def confirm(sweep: Sweep) -> Iterator[Job]:
     Whenever a worker is free, the iterator yields a run, which the caller must start. The iterator ends when all runs
     have ended. If a run fails, its error is raised after the other runs have ended.
     """
-    failures: list[RunError] = []
     wanted = sides(sweep)
     if wanted:
         emit("phase", {"doing": "confirmation", "total": 2 * len(wanted["winner"])})
-    for pair in zip(*wanted.values(), strict=True):
-        for training in pair:
-            while not sweep.executor.free:
-                _wait(sweep, failures)
-            yield Job(f"{training.run_dir.parent.name}, {training.run_dir.name.replace('_', ' ')}", [training])
-    while sweep.executor.busy:
-        _wait(sweep, failures)
-    if failures:
-        raise type(failures[0])(f"sweep {sweep.folder.name}: the confirmation of the winner failed: {failures[0]}")
+    runs = itertools.chain.from_iterable(zip(*wanted.values(), strict=True))
+    jobs = (Job(f"{run.run_dir.parent.name}, {run.run_dir.name.replace('_', ' ')}", [run]) for run in runs)
+    failed = yield from train_jobs(sweep.executor, jobs)
+    if failed:
+        job, end = failed[0]
+        raise FAULTS.get(end.fault, RunError)(
+            f"sweep {sweep.folder.name}: the confirmation of the winner failed: {job.label}: {end.sentence}"
+        )
 
 
 def sides(sweep: Sweep) -> dict[str, list[TrialRun]]:
@@ -132,9 +183,3 @@ def interval(winner: Sequence[float], default: Sequence[float]) -> tuple[float, 
     sides, rng = ([np.array(winner)], [np.array(default)]), np.random.default_rng(0)
     found = statistics.difference(*sides, statistics.iqm, rng, paired=True)
     return float(found.low), float(found.high)
-
-
-def _wait(sweep: Sweep, failures: list[RunError]) -> None:
-    job, end = sweep.executor.wait()
-    if end.state in ("failed", "unfinished"):
-        failures.append(FAULTS.get(end.fault, RunError)(f"{job.label}: {end.sentence}"))
