@@ -202,9 +202,9 @@ def _importance(shares: Mapping[str, float]) -> Picture:
     bars = axes.barh([names[key] for key in keys], [shares[key] for key in keys], color=BLUE, height=0.6)
     axes.bar_label(bars, [f"{shares[key]:.0%}" for key in keys], padding=4, fontsize=9, color=INK)
     axes.set_xlim(0, 1.15 * max(shares.values()))
-    axes.set_xlabel("share of the variance of values", color=INK)
+    axes.set_xlabel("importance", color=INK)
     axes.grid(visible=False, axis="y")
-    caption = "Share of the variance of trial values that each key explains (fANOVA of the completed trials)."
+    caption = "How much each key decides if a completed trial is among the best (PED-ANOVA); the sum is 100 %."
     return picture(figure, "importance", "Importance of each key", caption)
 
 

@@ -238,15 +238,16 @@ class Study:
         return max(complete, key=lambda trial: (trial.value, -trial.number), default=None)
 
     def importance(self) -> dict[str, float]:
-        """Return the importance of each varied key: the share of the variance of the trials' values that it explains.
+        """Return the importance of each varied key for being among the best of the completed trials (PED-ANOVA).
 
-        The result is empty if fewer than two trials are complete or all have equal values.
+        The importances sum to 1. The result is empty if fewer than two trials are complete or all have equal values.
         """
         complete = [t for t in self.trials if t.state == self._optuna.trial.TrialState.COMPLETE]
         if len(complete) < 2 or len({trial.value for trial in complete}) < 2:
             return {}
         with warnings.catch_warnings(action="ignore"):
-            return self._optuna.importance.get_param_importances(self._study)
+            evaluator = self._optuna.importance.PedAnovaImportanceEvaluator()
+            return self._optuna.importance.get_param_importances(self._study, evaluator=evaluator)
 
     def seeds(self, stream: int, count: int) -> list[int]:
         """Return seeds of training runs, derived from `sweep.seed`.

@@ -134,3 +134,8 @@ def test_markdown_names_best_values() -> None:
     assert "| `algo.optimizer.lr` | 0.01 |" in text
     assert "- environment: CartPole-v1" in text
     assert "pruning saved: 800 policy steps, 14%" in text  # 800 of 5,000 taken and 800 saved policy steps
+
+
+def test_draw_importance_names_its_method() -> None:
+    importance = next(picture for picture in draw_trials(TRIALS) if picture.stem == "importance")
+    assert "PED-ANOVA" in importance.caption and "variance" not in importance.caption + importance.inline
