@@ -31,6 +31,7 @@ NAMES = (
     "MLFLOW_TRACKING_URI",
     "MLFLOW_TRACKING_USERNAME",
     "MLFLOW_TRACKING_PASSWORD",
+    "DO_NOT_TRACK",
 )
 # The block ends at the end line, or at the last variable if the user has deleted the end line.
 OURS = re.compile(rf"{BEGIN}\n(?:[^\0]*?{END}\n|(?:(?:{'|'.join((*NAMES, DATABASE))})=.*\n)*)")
@@ -119,6 +120,8 @@ async def _refuse(scope: Any, send: Any, status: int, text: str) -> None:
 def client_variables(prefect: str, mlflow: str, password: str) -> dict[str, str]:
     """Return environment variables that make clients connect to the Prefect and MLflow servers of `make up`.
 
+    DO_NOT_TRACK keeps the command `prefect` from sending usage data and from writing a device id to the home folder.
+
     Args:
         prefect: URL of the Prefect server.
         mlflow: URL of the MLflow server.
@@ -127,7 +130,7 @@ def client_variables(prefect: str, mlflow: str, password: str) -> dict[str, str]
     Returns:
         Name -> value.
     """
-    return dict(zip(NAMES, (f"{prefect}/api", f"{USER}:{password}", mlflow, USER, password), strict=True))
+    return dict(zip(NAMES, (f"{prefect}/api", f"{USER}:{password}", mlflow, USER, password, "1"), strict=True))
 
 
 def keep_password(path: Path) -> str:
