@@ -49,13 +49,13 @@ def build(cls: type, values: Any, prefix: str = "") -> Any:
     hints = types_of(cls)
     ready: dict[str, Any] = {}
     for name, field in fields.items():
-        argument = Argument(prefix + name, hints[name], default_of(field), **field.metadata)
+        argument = Argument(prefix + name, hints[name], field.default, **field.metadata)
         value = values.get(name, REQUIRED)
         try:
             if value is not REQUIRED and value != "???":
                 ready[name] = convert(value, argument.type, argument.key)
                 _within(ready[name], argument)
-            elif argument.default is REQUIRED:
+            elif default_of(field) is REQUIRED:
                 raise MissingValue(f"{argument.key} is required: {argument.help}")
         except UserError as error:
             mistakes.note(*error.mistakes)
