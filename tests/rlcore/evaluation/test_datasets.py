@@ -15,7 +15,7 @@ from flows.config.compose import compose, dump
 from flows.runs.create import new_run
 from flows.runs.params import follow_params
 from flows.stages.make_env import make_env
-from flows.sweeps.trial import differing_config
+from flows.sweeps.jobs import differing_config
 from rlcore.config.groups import EnvConfig
 from rlcore.data.staging import FLAGS
 from rlcore.errors import UserError
