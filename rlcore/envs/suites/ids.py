@@ -38,8 +38,8 @@ def known_id(env_id: str) -> str:
         module, _, env_id_only = env_id.partition(":")
         if module not in plugins.list_named():
             raise UserError(
-                f"env.id={env_id}: a config cannot import the module {module}; set the environment variable "
-                f"SHEPHERD_PLUGINS={module} and use env.id={env_id_only}"
+                f"env.id={env_id}: a config cannot import the module {module}; add plugins=[{module}] to the "
+                f"command, and use env.id={env_id_only}"
             )
         env_id = env_id_only
     if suite_with(env_id) is not None:
@@ -63,6 +63,6 @@ def _instead_of(env_id: str) -> str:
     if env_id in gymnasium.registry and not entry(gymnasium.registry[env_id]).startswith("ale_py."):
         return "it needs the old Gym API, which is not supported; `shepherd envs` lists the available ids"
     return (
-        f"no such environment{nearest(env_id, living)} "
-        "(`shepherd envs` lists the available ids; SHEPHERD_PLUGINS names modules that register others)"
+        f"no such environment{nearest(env_id, living)} (`shepherd envs` lists the available ids; to use an id that your "
+        "own module registers, add plugins=[module] to the command)"
     )
