@@ -63,6 +63,6 @@ def _instead_of(env_id: str) -> str:
     if env_id in gymnasium.registry and not entry(gymnasium.registry[env_id]).startswith("ale_py."):
         return "it needs the old Gym API, which is not supported; `shepherd envs` lists the available ids"
     return (
-        f"no such environment{nearest(env_id, living)} (`shepherd envs` lists the available ids; to use an id that your "
-        "own module registers, add plugins=[module] to the command)"
+        f"no such environment{nearest(env_id, living)} (`shepherd envs` lists the available ids; to use an id that "
+        "your own module registers, add plugins=[module] to the command)"
     )
