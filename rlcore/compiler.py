@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,9 +22,6 @@ class Compiler:
         width: (number of environments of this rank, number of ranks).
         prepare: function that is called before the first function is compiled.
         made: names of the functions for which `facts` was called, in the order of the calls.
-        once: None: functions are compiled, or recorded if `records` is True. Otherwise nothing is compiled, to estimate
-            the benefit of compilation. Instead, this function is called with a name and a computation. It executes the
-            computation only once for each name, returns this result in all calls, and counts the calls.
         records: if True, gradient steps are recorded as CUDA graphs, and nothing is compiled to machine code.
     """
 
@@ -33,13 +30,7 @@ class Compiler:
     width: tuple[int, int]
     prepare: Callable[[], None] = lambda: None
     made: list[str] = field(default_factory=list)
-    once: Callable[[Hashable, Callable[[], Any]], Any] | None = None
     records: bool = False
-
-    @property
-    def builds(self) -> bool:
-        """True if functions are compiled to machine code."""
-        return self.once is None and not self.records
 
     def facts(self, function: Callable[..., Any] | str) -> dict[str, Any]:
         """Return the inputs of a compiled function's cache key, except its source code.

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from rlcore.compiled import machine_code
-from rlcore.compiled.captured import CapturedTensors, Reading, inputs_of
+from rlcore.compiled.whole_step import CapturedTensors, inputs_of
 from rlcore.compiler import Compiler
 from rlcore.functional.noise import Drawn, Noise, Recorder
 from rlcore.functional.tree import fit, leaves, rebuild
@@ -126,12 +126,11 @@ class CompiledActing:
         yield from noise
 
     def _trace(self) -> Any:
-        reading, names = Reading(nn.ModuleList([self.agent]), self._act), self._places.names
+        count = len(self._places)
 
         def function(*given: Tensor) -> tuple[Tensor, ...]:
-            captured, rest = dict(zip(names, given, strict=False)), given[len(names) :]
-            with torch.no_grad():
-                action, env_action, extras, carry = reading.call(captured, rest)
+            with torch.no_grad(), self._places.replaced(given[:count]):
+                action, env_action, extras, carry = self._act(*given[count:])
             self._names = list(extras)
             # Convert the carry to its initial dtypes and layout: machine code supports only these.
             kept = leaves(fit(self.form, carry))

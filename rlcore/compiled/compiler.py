@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from rlcore.compiled import one_unit
-from rlcore.compiled.toolchain import PLAIN_PATH, find_compiler
+from rlcore.compiled.when_to_compile import PLAIN_PATH, find_compiler
 from rlcore.errors import CompilationError
 from rlcore.system.devices import cores
 from rlcore.system.lifeline import import_path

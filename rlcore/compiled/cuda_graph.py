@@ -8,7 +8,7 @@ replaced by new tensors are copied to the recorded addresses before each replay.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -17,15 +17,26 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakIdKeyDictionary
 
 from rlcore.compiled import machine_code
-from rlcore.compiled.captured import CapturedTensors, layout
 from rlcore.compiled.fused_scan import fusing
-from rlcore.compiled.whole_step import StepFunction, StepTensors
+from rlcore.compiled.whole_step import CapturedTensors, StepFunction, StepTensors, layout
 from rlcore.functional.noise import Draw, Drawn, Noise, Recorder, draw_all
 from rlcore.functional.tree import leaves, rebuild
 from rlcore.system.training_clock import not_training
 
 WARM_UP = 3  # calls before a recording, as torch requires: in these, libraries choose kernels and allocate memory
 Recorded = tuple[Callable[[], None], dict[str, Tensor]]  # function that replays the graph, and its output tensors
+
+
+class RecordedTensors(StepTensors, Protocol):
+    """Interface of the tensors that a recorded gradient step changes."""
+
+    def give(self) -> None:
+        """Copy the changed parameter vectors to those parameters that are not views of the vectors."""
+        ...
+
+    def drop(self) -> None:
+        """Discard the accumulated gradients of a step that was interrupted."""
+        ...
 
 
 class RecordedStep:
@@ -39,7 +50,7 @@ class RecordedStep:
         captured: other tensors that the step reads: buffers, and parameters of modules that it does not train.
     """
 
-    def __init__(self, function: StepFunction, changed: StepTensors, captured: CapturedTensors) -> None:
+    def __init__(self, function: StepFunction, changed: RecordedTensors, captured: CapturedTensors) -> None:
         self.function, self._changed, self._captured = function, changed, captured
         self._recorded: Recorded | None = None
         self._draws: list[Draw] = []

@@ -32,7 +32,7 @@ import torch
 from torch import Tensor
 
 from rlcore.compiled.compiler import compile_programs, switches
-from rlcore.compiled.toolchain import compiler_version, find_compiler
+from rlcore.compiled.when_to_compile import compiler_version, find_compiler
 from rlcore.errors import CompilationError
 from rlcore.system.devices import processor
 from rlcore.system.durable import make_directory, sync_directory, write_synced

@@ -1,4 +1,4 @@
-"""Gradient steps as machine code.
+"""Gradient steps as machine code, and the parameters and buffers of modules as inputs of compiled functions.
 
 A gradient step is compiled as one function. Its inputs are the parameters and optimizer state that the step changes,
 all other tensors that it reads, the random numbers it needs, and the batch. It returns the changed tensors and metrics.
@@ -6,27 +6,93 @@ all other tensors that it reads, the random numbers it needs, and the batch. It 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from rlcore.compiled import machine_code
-from rlcore.compiled.captured import CapturedTensors, inputs_of, layout
 from rlcore.compiler import Compiler
 from rlcore.functional.noise import Draw, Drawn, Noise, Recorder, draw_all
-from rlcore.functional.tree import rebuild
+from rlcore.functional.tree import leaves, rebuild
 
 # (inputs, noise stream or None) -> mean metrics for the log, name -> [].
 StepFunction = Callable[[Sequence[Any], Any], dict[str, Tensor]]
 
 
-class StepTensors(Protocol):
-    """Interface of the tensors that a gradient step changes, and of its learning rates.
+class CapturedTensors:
+    """Fast access to the current parameters and buffers of modules.
 
-    The tensors are parameter vectors, optimizer state and step counts. `rlcore.optim.mutable_state` implements this
-    interface.
+    The modules are traversed once, in the constructor, because each traversal takes 40 µs. A tensor that several
+    modules share is listed once.
+
+    Args:
+        modules: modules with a fixed structure; their parameters and buffers may be replaced.
+        without: parameters and buffers to exclude.
+    """
+
+    def __init__(self, modules: Sequence[nn.Module], without: Iterable[Tensor] = ()) -> None:
+        excluded = {id(tensor) for tensor in without}
+        places: dict[int, list[tuple[dict[str, Any], str]]] = {}  # by the tensor's id: all attributes that refer to it
+        held = [getattr(owner, kind) for m in modules for kind in ("_parameters", "_buffers") for owner in m.modules()]
+        for owner_tensors in {id(tensors): tensors for tensors in held}.values():
+            for key, tensor in owner_tensors.items():
+                if tensor is not None and id(tensor) not in excluded:
+                    places.setdefault(id(tensor), []).append((owner_tensors, key))
+        self._places = [*places.values()]
+        self._first = [spots[0] for spots in self._places]
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def tensors(self) -> list[Tensor]:
+        """Return the current parameters and buffers, detached, in a fixed order."""
+        return [owner_tensors[key].detach() for owner_tensors, key in self._first]
+
+    def addresses(self) -> list[int]:
+        """Return the memory address of each parameter and buffer.
+
+        As long as the addresses stay the same, an earlier result of `tensors()` can be used again.
+        """
+        return [owner_tensors[key].data_ptr() for owner_tensors, key in self._first]
+
+    def own(self) -> list[Tensor]:
+        """Return the current parameters and buffers without detaching them, in the order of `tensors()`."""
+        return [owner_tensors[key] for owner_tensors, key in self._first]
+
+    def replace(self, tensors: Mapping[int, Tensor]) -> None:
+        """Replace parameters and buffers of the modules; `tensors` maps an index in `tensors()` to the new tensor."""
+        for index, tensor in tensors.items():
+            for owner_tensors, key in self._places[index]:
+                owner_tensors[key] = tensor
+
+    @contextmanager
+    def replaced(self, tensors: Sequence[Tensor]) -> Iterator[None]:
+        """Context manager in which the modules have other parameters and buffers, in the order of `tensors()`."""
+        own = self.own()
+        self.replace(dict(enumerate(tensors)))
+        try:
+            yield
+        finally:
+            self.replace(dict(enumerate(own)))
+
+
+def inputs_of(record: Any) -> list[Tensor]:
+    """Return the tensors of a nested structure as a list of contiguous tensors, as machine code requires."""
+    return [tensor.contiguous() for tensor in leaves(record)]
+
+
+def layout(tensors: Sequence[Tensor]) -> list[Any]:
+    """Return the shape and dtype of each tensor, to compare them with those a function was compiled for."""
+    return [(tensor.shape, tensor.dtype) for tensor in tensors]
+
+
+class StepTensors(Protocol):
+    """Interface of the tensors that a gradient step changes, and of those that replace them while it is traced.
+
+    The tensors are parameter vectors, optimizer state, step counts and learning rates. `rlcore.optim.traced`
+    implements this interface.
     """
 
     def tensors(self) -> list[Tensor]:
@@ -39,14 +105,6 @@ class StepTensors(Protocol):
 
     def take(self, tensors: Iterator[Tensor]) -> None:
         """Replace the tensors by the given ones; the order is that of `tensors()`, without the learning rates."""
-        ...
-
-    def give(self) -> None:
-        """Copy the changed parameter vectors to those parameters that are not views of the vectors."""
-        ...
-
-    def drop(self) -> None:
-        """Discard the accumulated gradients of a step that was interrupted."""
         ...
 
     def apart(self, tensors: Iterator[Tensor]) -> AbstractContextManager[Callable[[], list[Tensor]]]:
@@ -74,6 +132,7 @@ class CompiledStep:
         compiler: compilation settings of the run.
         decides: everything that affects the traced operations, for the cache key.
         made_of: functions and modules whose code is traced.
+        what: description of the function for messages.
     """
 
     def __init__(
@@ -84,8 +143,9 @@ class CompiledStep:
         compiler: Compiler,
         decides: dict[str, Any],
         made_of: Sequence[Any],
+        what: str = "the gradient step",
     ) -> None:
-        self.function, self._changed, self._captured = function, changed, captured
+        self.function, self._changed, self._captured, self._what = function, changed, captured, what
         self._compiler, self._decides, self._made_of = compiler, decides, made_of
         self._code: machine_code.Compiled | None = None
         self._layout: list[Any] = []
@@ -138,7 +198,7 @@ class CompiledStep:
             self._draws = [] if recorder is None else [*recorder.draws]
             self._make(inputs, recorder)
         except Exception as error:  # tracing can raise any exception in a user's loss
-            machine_code.leave_as_written("the gradient step", "compiled gradient steps", began, error)
+            machine_code.leave_as_written(self._what, "compiled gradient steps", began, error)
         return self.built
 
     def _make(self, inputs: Sequence[Any], noise: Noise | None) -> None:
@@ -155,7 +215,7 @@ class CompiledStep:
         seed, prepare = self._compiler.config.seed, self._compiler.prepare
         facts = machine_code.Facts(self._decides, seed, lambda: self._outputs, self._made_of, prepare=prepare)
         memory = self._changed.memory()
-        self._code, self._outputs = machine_code.make_once("the gradient step", function, example, facts, memory)
+        self._code, self._outputs = machine_code.make_once(self._what, function, example, facts, memory)
 
     def _apart(self, tensors: Sequence[Tensor], inputs: Sequence[Any], rng: Any) -> tuple[Tensor, ...]:
         """Execute the step as eager code on other tensors, and restore its original tensors afterwards.
@@ -168,15 +228,12 @@ class CompiledStep:
         Returns:
             The changed tensors without learning rates, then the buffers that the step has replaced, then the metrics.
         """
-        left, own = iter(tensors), dict(enumerate(self._captured.own()))
+        left = iter(tensors)
         with self._changed.apart(left) as changed:
             captured = [*left]
-            self._captured.replace(dict(enumerate(captured)))
-            try:
+            with self._captured.replaced(captured):
                 metrics = self.function(inputs, rng)
                 after = self._captured.own()
                 replaced = [index for index, tensor in enumerate(captured) if after[index] is not tensor]
                 self._outputs = [[*metrics], replaced]
                 return *changed(), *(after[index] for index in replaced), *metrics.values()
-            finally:
-                self._captured.replace(own)

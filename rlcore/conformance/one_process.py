@@ -85,9 +85,9 @@ def parts_are_complete(config: RunConfig) -> None:
     missing = [name for name, bits in after.items() if bits != before.get(name) and bits != loaded.get(name)]
     assert not missing, f"an update changes {missing}, but no component in `components()` stores this"
     for name, step in (find_all(training.learner, Step) | find_all(training.learner, Optimizer)).items():
-        began = step._began  # pyright: ignore[reportPrivateUsage] - a resumed run is compiled if this is True
+        began = step.execution.began  # a resumed run is compiled if this is True
         states = [nested_state.encode(_with(training, step, way)) for way in (True, False)]
-        step._began = began  # pyright: ignore[reportPrivateUsage]
+        step.execution.began = began
         assert states[0] != states[1], (
             f"{name} is not in `components()`, so a resumed run may run it eagerly although it was compiled; add it"
         )
@@ -95,7 +95,7 @@ def parts_are_complete(config: RunConfig) -> None:
 
 def _with(training: Trainer, step: Step | Optimizer, began: bool) -> State:
     """Mark a gradient step as compiled (`began` is True) or eager, and return the learner's `state_dict` after that."""
-    step._began = began  # pyright: ignore[reportPrivateUsage]
+    step.execution.began = began
     return training.learner.state_dict()
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
 from rlcore.compiled import machine_code, package
-from rlcore.compiled.toolchain import missing_requirement
+from rlcore.compiled.when_to_compile import missing_requirement
 from rlcore.config.groups import RunConfig
 from rlcore.conformance.trainings import FEW, check_budget, find_all, fresh, module_tensors, run
 from rlcore.errors import CompilationError

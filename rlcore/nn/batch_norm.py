@@ -24,7 +24,7 @@ class BatchNorm(nn.Module):
     and d is 0, which is batch normalization (Ioffe and Szegedy 2015).
 
     The running statistics and the number of batches are buffers of the module. An update assigns new tensors to the
-    buffers instead of modifying them in place, because a compiled step has them as inputs and outputs.
+    buffers instead of modifying them in place (docs/learner_rules.md).
 
     Args:
         size: F; number of features.
@@ -82,7 +82,7 @@ class BatchNorm(nn.Module):
         return self
 
     def extra_repr(self) -> str:
-        """Return the settings of the layer for its `repr`, which is a part of the cache key of compiled code."""
+        """Return the settings of the layer as text for `repr`."""
         return f"{self.size}, warmup={self.warmup}, eps={self.eps}"
 
 

@@ -30,5 +30,5 @@ class Dropout(nn.Module):
         return x * kept.to(x.dtype) / (1 - self.p)
 
     def extra_repr(self) -> str:
-        """Return the settings of the layer for its `repr`, which is a part of the cache key of compiled code."""
+        """Return the settings of the layer as text for `repr`."""
         return f"p={self.p}"

@@ -6,9 +6,8 @@ An optimizer step then consists of a few operations on large vectors instead of 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -37,9 +36,7 @@ class FlatParameters:
     # own: True if the parameters are views of `vector`; shared: True if another optimizer also trains some of them
 
     def __init__(self, module: nn.Module, order: Callable[[str], int] = lambda _: 0) -> None:
-        self._modules = [*module.modules()]
-        self._spots: list[list[tuple[Any, str]]] | None = None  # attributes of modules to replace while tracing
-        self.trained = True
+        self.modules = [*module.modules()]
         trained = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
         self.named = dict(sorted(trained, key=lambda item: order(item[0])))
         self.tensors: list[Tensor] = list(self.named.values())
@@ -73,48 +70,13 @@ class FlatParameters:
         """
         return torch.cat([nn.functional.pad(part.reshape(-1), (0, -part.numel() % LINE)) for part in parts])
 
-    @property
-    def traced(self) -> bool:
-        """True while the gradient step is traced for compilation.
-
-        During tracing, parameters must not be modified in place.
-        """
-        return self._spots is not None
-
-    @contextmanager
-    def replaceable(self) -> Iterator[None]:
-        """Return a context manager in which `take` replaces the parameters of the module by new tensors.
-
-        It is used while a gradient step is traced as a function of vectors. At the end of the context, the module has
-        its original parameters again; their values have not changed.
-        """
-        own, vector = self.tensors, self.vector
-        held = [module._parameters for module in self._modules]  # pyright: ignore[reportPrivateUsage]
-        spots = [[(names, key) for names in held for key, p in names.items() if p is t] for t in own]
-        self._spots = spots
-        try:
-            yield
-        finally:
-            self.vector, self._spots = vector, None
-            self._exchange(own, spots)
-
-    def _exchange(self, tensors: Sequence[Tensor], spots: Sequence[Sequence[tuple[Any, str]]]) -> None:
-        self.tensors = [*tensors]
-        for tensor, places in zip(tensors, spots, strict=True):
-            for held, key in places:
-                held[key] = tensor
-
     @torch.no_grad()
     def gather(self) -> None:
         """Update the vector with the current values of parameters that another optimizer trains as well.
 
         Call this method before an optimizer step.
         """
-        if self._spots is not None:
-            if self.shared:
-                self.tensors = [places[0][0][places[0][1]] for places in self._spots]
-                self.vector = self.join(self.tensors)
-        elif not self.own:
+        if not self.own:
             self._copy()
 
     def _copy(self) -> None:
@@ -124,12 +86,18 @@ class FlatParameters:
     @torch.no_grad()
     def take(self, vector: Tensor) -> None:
         """Set all parameters to the values of a vector [P]."""
-        if self._spots is not None:
-            self.vector = vector
-            parts = (part.detach() for part in self.split(vector).values())
-            self._exchange([part.requires_grad_(self.trained) for part in parts], self._spots)
-            return
         self.vector.copy_(vector)
+        self.to_module()
+
+    @torch.no_grad()
+    def lerp(self, other: Tensor, shares: Sequence[tuple[slice, Tensor | None]]) -> None:
+        """Move parts of the vector towards another vector [P]: θ ← θ + τ (θ' - θ).
+
+        `shares` lists all parts, in their order, and the share τ [] of each; None: the part does not move.
+        """
+        for at, share in shares:
+            if share is not None:
+                self.vector[at].lerp_(other[at], share)
         self.to_module()
 
     @torch.no_grad()

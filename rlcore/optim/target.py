@@ -30,7 +30,6 @@ class Target:
         fabric, self.online = context.fabric, module
         self.module: Any = fabric.to_device(fabric.strategy.precision.convert_module(copy.deepcopy(module)))
         self.parameters = FlatParameters(self.module)
-        self.parameters.trained = False
         self.module.requires_grad_(False)
         self._children = self._find_children()
 
@@ -53,15 +52,9 @@ class Target:
         places = self._children if isinstance(tau, Mapping) else {"": slice(None)}
         assert [*places] == [*taus], f"a τ is needed for {', '.join(places)}, not for {', '.join(taus)}"
         shares = {child: torch.as_tensor(tau, dtype=slow.dtype, device=slow.device) for child, tau in taus.items()}
-        parts = [(slow[at], fast[at], child) for child, at in places.items()]
-        if self.parameters.traced:
-            moved = [mine.lerp(theirs, shares[child]) for mine, theirs, child in parts]
-            self.parameters.take(moved[0] if len(moved) == 1 else torch.cat(moved))
-        else:
-            for mine, theirs, child in parts:
-                if isinstance(taus[child], Tensor) or taus[child]:  # do not wait for a value on the device
-                    mine.lerp_(theirs, shares[child])
-            self.parameters.to_module()
+        # A share that is a tensor is used even if it is 0: to read its value would be to wait for the device.
+        moved = {child: shares[child] for child, tau in taus.items() if isinstance(tau, Tensor) or tau}
+        self.parameters.lerp(fast, [(at, moved.get(child)) for child, at in places.items()])
         for (name, mine), theirs in zip(self.module.named_modules(), optimizer.module.modules(), strict=True):
             for key, value in theirs._buffers.items():  # pyright: ignore[reportPrivateUsage]
                 if value is not None:

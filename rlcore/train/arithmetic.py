@@ -6,11 +6,16 @@ The dry run executes the first gradient step; further gradient steps are only co
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from typing import Any
 
-from rlcore.compiled.cost import RATE_OF_GPU, Arithmetic, Counter
-from rlcore.compiled.when_to_compile import on_gpu
-from rlcore.compiler import Compiler
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
+
+from rlcore.compiled.when_to_compile import RATE_OF_GPU, Arithmetic, on_gpu
 from rlcore.config.groups import FabricConfig, RunConfig
+from rlcore.optim.optimizer import Optimizer
+from rlcore.optim.step import Step
 from rlcore.spec import EnvSpec
 from rlcore.train.fabric import make_fabric
 from rlcore.train.trainer import Trainer
@@ -32,10 +37,14 @@ def count(config: RunConfig, spec: EnvSpec) -> Arithmetic | None:
     ranks = NullRanks()
     ranks.size = config.fabric.ranks
     counter = Counter()
-    compiler = Compiler(config, spec, (config.env.num_envs, ranks.size), once=counter.once)
-    context = Context(config, spec, make_fabric(FabricConfig()), ranks, config.env.num_envs, compiler)
+    context = Context(config, spec, make_fabric(FabricConfig()), ranks, config.env.num_envs)
     try:
         trainer = Trainer.from_context(context, RandomEnvs(spec, config.env.num_envs, None))
+        for part in trainer.learner.components().values():
+            if isinstance(part, (Step, Optimizer)):
+                part.execution.eager = counter.counted(part.execution.eager)
+            if isinstance(part, Optimizer):
+                part.apply = counter.counted(part.apply)
         for _ in range(ITERATIONS):
             _iterate(trainer)
             if trainer.learner.updates:
@@ -64,3 +73,62 @@ def count(config: RunConfig, spec: EnvSpec) -> Arithmetic | None:
 def _iterate(trainer: Trainer) -> None:
     trainer.collect()
     trainer.take_gradient_steps()
+
+
+class Counter:
+    """Counter of the operations of functions, each of which is executed only once."""
+
+    def __init__(self) -> None:
+        self._totals: list[list[int]] = []  # per function: operations, floating-point operations, calls
+        self._inside = False
+
+    def counted(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function that executes `function` in its first call; later calls return the first result.
+
+        While one counted function is executed, other counted functions are always executed too: their operations are
+        a part of its cost.
+        """
+        results: list[Any] = []
+        total = [0, 0, 0]
+        self._totals.append(total)
+
+        def once(*args: Any, **kwargs: Any) -> Any:
+            if self._inside:
+                return function(*args, **kwargs)
+            if not results:
+                self._inside = True
+                try:
+                    with _Operations() as operations:
+                        results.append(function(*args, **kwargs))
+                finally:
+                    self._inside = False
+                total[:2] = operations.count, operations.flops
+            total[2] += 1
+            result = results[0]
+            return {**result} if isinstance(result, dict) else result  # the caller may change the metrics
+
+        return once
+
+    def totals(self) -> tuple[int, int]:
+        """Return the number of operations and the number of floating-point operations, summed over all calls."""
+        return sum(row[0] * row[2] for row in self._totals), sum(row[1] * row[2] for row in self._totals)
+
+
+class _Operations(TorchDispatchMode):
+    """Counter of operations and floating-point operations; torch's `FlopCounterMode` takes 1.5 times as long."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = self.flops = 0
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Return False, because torch would otherwise import its tracer, which takes two CPU seconds."""
+        return False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        found, formula = func(*args, **kwargs), flop_registry.get(func.overloadpacket)
+        self.count += 1
+        self.flops += formula(*args, **kwargs, out_val=found) if formula else 0
+        return found

@@ -14,8 +14,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from rlcore import plugins
-from rlcore.compiled.toolchain import compiler_version, find_compiler
-from rlcore.compiled.when_to_compile import AHEAD_OF_TIME
+from rlcore.compiled.when_to_compile import AHEAD_OF_TIME, compiler_version, find_compiler
 from rlcore.config.groups import RunConfig
 from rlcore.config.learning_half import learning_half
 from rlcore.envs.card import package_versions

@@ -54,7 +54,7 @@ class Player:
             functools.partial(transform_reward, config.env),
             context.ranks,
             Noise(config.seed, "prefill", rank),
-            context.compiler if context.compiler and context.compiler.builds else None,
+            context.compiler if context.compiler and not context.compiler.records else None,
         )
 
     def collect(self, length: int, random: bool = False) -> tuple[Trajectory, Trajectory]:

@@ -17,7 +17,7 @@ from rlcore.algorithms import ALGORITHMS
 from rlcore.algorithms.on_policy.a2c import learner as a2c
 from rlcore.algorithms.on_policy.actor_critic import ActorCritic as Agent
 from rlcore.algorithms.on_policy.ppo import learner as ppo
-from rlcore.compiled.captured import CapturedTensors
+from rlcore.compiled.whole_step import CapturedTensors
 from rlcore.config.build import build
 from rlcore.config.groups import EnvConfig, RunConfig
 from rlcore.conformance.trainings import find_all, fresh
@@ -28,6 +28,7 @@ from rlcore.functional.stats import RunningMoments, standardize
 from rlcore.functional.tree import leaves, name_leaves
 from rlcore.optim.flat import FlatParameters
 from rlcore.optim.optimizer import Optimizer
+from rlcore.optim.traced import TracedGradient
 from rlcore.train import trainer
 from rlcore.train.components import parameters
 from tests.contract.checks import conformance_checks
@@ -278,12 +279,13 @@ def test_conformance_rejects_swapped_carry_names(monkeypatch: pytest.MonkeyPatch
 
 
 def test_compiled_equals_eager_rejects_different_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    step = Optimizer._step
+    sums = TracedGradient.sums
 
-    def other(self: Optimizer, state: Any, gradient: Tensor, weight: Tensor) -> Any:
-        return step(self, state, 2 * gradient if get_proxy_mode() else gradient, weight)
+    def other(self: TracedGradient) -> tuple[Tensor, Tensor]:
+        gradient, weight = sums(self)
+        return 2 * gradient if get_proxy_mode() else gradient, weight
 
-    monkeypatch.setattr(Optimizer, "_step", other)
+    monkeypatch.setattr(TracedGradient, "sums", other)
     with pytest.raises(AssertionError, match="differs if the update is compiled"):
         conformance.compiled_equals_eager(config("a2c", "CartPole-v1", max_grad_norm=0.0))
 
@@ -303,7 +305,10 @@ def test_compiled_equals_eager_compares_buffers(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(Agent, "__init__", initialize)
     monkeypatch.setattr(a2c.Learner, "loss", loss)
     conformance.compiled_equals_eager(config("a2c", "Pendulum-v1"))
-    monkeypatch.setattr(CapturedTensors, "replace", lambda self, tensors: None)
+    replace = CapturedTensors.replace
+    monkeypatch.setattr(
+        CapturedTensors, "replace", lambda self, tensors: replace(self, tensors) if get_proxy_mode() else None
+    )
     with pytest.raises(AssertionError, match="agent.losses differs if the update is compiled"):
         conformance.compiled_equals_eager(config("a2c", "Pendulum-v1"))
 

@@ -61,7 +61,7 @@ MUTANTS = (
     # Rows that count, and their weights.
     Mutant("reset rows counted", "transitions", swap("(~A).float()", "torch.ones_like(A).float()"), ROLLOUT),
     Mutant("reset rows counted in the loss", "reduce_loss", swap("loss.dot(weight)", "loss.sum()"), ROLLOUT),
-    Mutant("sum in place of the mean", "Optimizer._step_in_place", swap('A == "mean"', 'A == "sum"'), PLAIN),
+    Mutant("sum in place of the mean", "Optimizer.take_step", swap('A == "mean"', 'A == "sum"'), PLAIN),
     Mutant("one part of the rollout only", IN_PARTS, returned("it[:1]"), CHUNKS),
     Mutant(
         "the last part's gradient alone",
@@ -70,7 +70,7 @@ MUTANTS = (
         CHUNKS,
     ),
     Mutant("means of the parts summed", "Gradient._begin", swap("before + weight", "weight"), CHUNKS),
-    Mutant("gradients never forgotten", "Optimizer.drop", swap("self._gradient.clear()", "None"), BASE),
+    Mutant("gradients never forgotten", "Optimizer.drop", swap("self.gradient.clear()", "None"), BASE),
     # Clipping and the optimizer.
     Mutant("gradient not clipped", "clip_factors", swap("A.clamp(max=1.0)", "1.0"), CLIPPED),
     Mutant("gradient clipped elsewhere", "clip_factors", swap("max_norm / A", "1.0 / A"), CLIPPED),

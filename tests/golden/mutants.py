@@ -136,7 +136,7 @@ MUTANTS = (
     # Means, minibatches and the optimizer.
     Mutant("padding counted in the losses", "reduce_loss", swap("loss.dot(weight)", "loss.sum()"), BASE),
     Mutant("padding counted in the mean", "reduce_loss", swap("weight.sum()", "weight.new_tensor(len(loss))"), BASE),
-    Mutant("sum instead of mean", "Optimizer._step_in_place", swap('A == "mean"', 'A == "sum"'), RAW),
+    Mutant("sum instead of mean", "Optimizer.take_step", swap('A == "mean"', 'A == "sum"'), RAW),
     Mutant("one epoch only", "minibatches", given(epochs="1"), BASE),
     Mutant(
         "rest of an epoch thrown away",
@@ -153,7 +153,7 @@ MUTANTS = (
     ),
     Mutant("gradient not clipped", "clip_factors", swap("A.clamp(max=1.0)", "1.0"), BASE),
     Mutant("gradient clipped elsewhere", "clip_factors", swap("max_norm / A", "1.0 / A"), BASE),
-    Mutant("gradients never forgotten", "Optimizer.drop", swap("self._gradient.clear()", "None"), BASE),
+    Mutant("gradients never forgotten", "Optimizer.drop", swap("self.gradient.clear()", "None"), BASE),
     Mutant("Adam's ε forgotten", "_fused_adam", swap('config["eps"]', "1e-20"), BASE),
     Mutant("Adam without its corrections", "_fused_adam", swap("A.to(B, torch.float32)", "torch.tensor(1e9)"), BASE),
     Mutant("decoupled weight decay", "_fused_adam", swap("A.decoupled", "True"), DECAY),

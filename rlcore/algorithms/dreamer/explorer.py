@@ -11,10 +11,7 @@ from rlcore.nn.action_masks import disturb
 
 
 class Amount(nn.Module):
-    """Amount of exploration noise, stored as a module buffer.
-
-    Compiled functions read module buffers at every call, so a compiled policy uses the current amount.
-    """
+    """Amount of exploration noise. It is a module buffer, because it changes during training."""
 
     value: Tensor
 

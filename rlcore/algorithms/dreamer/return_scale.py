@@ -16,7 +16,7 @@ class ReturnScale(nn.Module):
         S = max(1 / config.max, EMA(Per(R, 95)) - EMA(Per(R, 5)))
 
     The moving averages start at 0 and have no bias correction. They are module buffers. An update replaces the buffers
-    instead of modifying them in place, because they are inputs and outputs of a compiled step.
+    instead of modifying them in place (docs/learner_rules.md).
 
     Args:
         config: decay of the moving averages, `max`, and the two percentiles (95 and 5 in the formula).
@@ -42,5 +42,5 @@ class ReturnScale(nn.Module):
         return (self.high - self.low).clamp(min=1 / config.max)
 
     def extra_repr(self) -> str:
-        """Return the settings as text for `repr`, which is a part of the cache key of compiled code."""
+        """Return the settings as text for `repr`."""
         return repr(self.config)

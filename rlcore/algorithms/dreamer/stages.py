@@ -69,7 +69,7 @@ class PixelNorm(nn.Module):
         return normed.contiguous(memory_format=torch.channels_last)
 
     def extra_repr(self) -> str:
-        """Return the settings as text for `repr`, which is a part of the cache key of compiled code."""
+        """Return the settings as text for `repr`."""
         return f"by_planes={self.by_planes}"
 
 

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from rlcore.compiled import toolchain
-from rlcore.compiled.cost import Arithmetic
-from rlcore.compiled.when_to_compile import AHEAD_OF_TIME, EAGER, RECORDED, decide
+from rlcore.compiled import when_to_compile
+from rlcore.compiled.when_to_compile import AHEAD_OF_TIME, EAGER, RECORDED, Arithmetic, decide
 from rlcore.config.groups import FabricConfig, RunConfig
 from rlcore.errors import UserError
 from rlcore.run_config import build_config
@@ -191,7 +190,7 @@ def test_decide_without_cpp_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_decide_refuses_torch_path_with_space(monkeypatch: pytest.MonkeyPatch) -> None:
     elsewhere = SimpleNamespace(origin="/home/my user/torch/__init__.py")
-    monkeypatch.setattr(toolchain, "find_spec", lambda name: elsewhere)
+    monkeypatch.setattr(when_to_compile, "find_spec", lambda name: elsewhere)
     assert decide(config(), None, count) == EAGER
     with pytest.raises(
         UserError,

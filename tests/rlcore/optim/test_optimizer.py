@@ -16,6 +16,7 @@ from lightning_fabric.plugins import MixedPrecision
 from torch import Tensor, nn
 
 from rlcore.compiled import machine_code
+from rlcore.compiled.scan import scan
 from rlcore.config.build import build
 from rlcore.config.groups import EnvConfig, RunConfig
 from rlcore.errors import UserError
@@ -245,7 +246,7 @@ def test_undeclared_module_leaves_optimizer_eager(
     with caplog.at_level("WARNING"):
         optimizer.accumulate(torch.ones(1, 2))
     assert (
-        not optimizer.compiled
+        not optimizer.execution.compiled
         and "not its inputs; pass the module that contains them to the optimizer in the argument `uses`" in caplog.text
     )
 
@@ -305,10 +306,45 @@ def test_compiled_loss_draws_same_noise_as_eager() -> None:
 
         optimizer = Optimizer(module, loss, PLAIN, context(compiled=compiled))
         metrics = [optimizer.minimize(torch.tensor([[1.0, 2.0], [0.5, -1.0]]), noise).metrics["loss"] for _ in range(3)]
-        assert optimizer.compiled is compiled
+        assert optimizer.execution.compiled is compiled
         ends.append((module.weight.detach(), torch.stack(metrics), noise.state_dict()["host"]))
     torch.testing.assert_close(ends[0][:2], ends[1][:2], rtol=1e-6, atol=0)
     assert str(ends[0][2]) == str(ends[1][2])
+
+
+class Double(torch.autograd.Function):
+    """Function without `setup_context`, which the transforms of torch.func refuse."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return 2 * gradient
+
+
+def total_of_scan(x: Tensor) -> Tensor:
+    """Return the running total of x [T, B], by a scan that needs no gradient."""
+    return scan(lambda total, row, _: (total + row,) * 2, torch.zeros(x.shape[1]), x)[1]
+
+
+@pytest.mark.parametrize("part", [Double.apply, total_of_scan], ids=["autograd.Function", "scan"])
+@pytest.mark.usefixtures("uncompiled")
+def test_gradient_of_any_autograd_function_is_compiled(part: Any) -> None:
+    weights = []
+    for compiled in (False, True):
+        module = linear()
+
+        def loss(x: Tensor, module: nn.Linear = module) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+            found = part(module(x)) if part == Double.apply else module(part(x))
+            return found.square().sum(), torch.tensor(1.0), {}
+
+        optimizer = Optimizer(module, loss, PLAIN, context(compiled=compiled))
+        optimizer.minimize(torch.tensor([[1.0, 2.0], [0.5, -1.0]]))
+        assert optimizer.execution.compiled is compiled
+        weights.append(module.weight.detach())
+    torch.testing.assert_close(*weights)
 
 
 @pytest.mark.usefixtures("uncompiled")
@@ -388,11 +424,11 @@ def test_optimizer_accepts_any_callable_loss(make: Any, uncompiled: None, caplog
         weights.append(module.weight.detach())
     torch.testing.assert_close(*weights)
     eager = "is not compiled and runs as eager code" in caplog.text
-    assert eager == (make is branching) == (not optimizer.compiled)
+    assert eager == (make is branching) == (not optimizer.execution.compiled)
     # It continues as it began: a loss that was eager stays eager, and one that can no longer be traced is refused.
     again = Optimizer(linear(), make(linear()), PLAIN, context(compiled=True))
     again.load_state_dict(optimizer.state_dict())
-    assert again.compiled == (make is not branching)
+    assert again.execution.compiled == (make is not branching)
     other = Optimizer(linear(), branching(linear()), PLAIN, context(compiled=True))
     other.load_state_dict(optimizer.state_dict())
     with nullcontext() if make is branching else pytest.raises(UserError, match="began with compiled gradient steps"):
