@@ -121,7 +121,7 @@ class Stateful(Protocol):
         """Return all state that the next update depends on."""
         ...
 
-    def load_state_dict(self, state: State) -> Any:
+    def load_state_dict(self, state: State, /) -> Any:
         """Restore the state returned by `state_dict`."""
         ...
 

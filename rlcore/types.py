@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from rlcore import streams
 from rlcore.spec import EnvSpec
@@ -31,6 +31,8 @@ if TYPE_CHECKING:  # environment workers import this file, and importing torch t
     from torch import Tensor
 
     from rlcore.compiler import Compiler
+    from rlcore.config.algorithm import AlgorithmConfig
+    from rlcore.config.groups import RunConfig
 
 
 Metrics = dict[str, Any]  # name -> number or tensor []; tensors are read only when metrics are logged
@@ -43,6 +45,9 @@ State = dict[str, Any]  # content of a checkpoint: nested dicts of tensors, arra
 
 
 Rows = Any  # np.ndarray, or a Tensor if the environments compute on a device
+
+
+Algo_co = TypeVar("Algo_co", bound="AlgorithmConfig", covariant=True)  # config class of an algorithm
 
 
 @dataclass
@@ -185,11 +190,13 @@ class SingleProcess:
 
 
 @dataclass(frozen=True)
-class Context:
+class Context(Generic[Algo_co]):
     """Inputs from which an algorithm is built: config, environment spec, devices and compiler.
 
+    `Context[Config]` is the context of an algorithm whose config class is `Config`.
+
     Attributes:
-        config: RunConfig of the run; `config.algo` has the keys of the algorithm.
+        config: config of the run.
         spec: observation keys and action of the environments.
         fabric: device and precision.
         ranks: the processes that train together.
@@ -197,12 +204,17 @@ class Context:
         compiler: settings for compiling acting and gradient steps; None: they are not compiled.
     """
 
-    config: Any
+    config: RunConfig
     spec: EnvSpec
     fabric: Fabric
     ranks: Ranks
     num_envs: int
     compiler: Compiler | None = None
+
+    @property
+    def algo(self) -> Algo_co:
+        """Config of the algorithm: the config group `algo`."""
+        return self.config.algo
 
     def generator(self, purpose: str) -> np.random.Generator:
         """Return a random generator for a purpose, such as `replay` (replay buffer); each rank has its own numbers.

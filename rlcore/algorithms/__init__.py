@@ -3,16 +3,46 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Protocol, cast
 
 from rlcore.config.algorithm import AlgorithmConfig
 from rlcore.config.values import nearest
 from rlcore.errors import UserError
+
+if TYPE_CHECKING:  # checking a config does not import torch
+    from types import ModuleType
+
+    from torch import nn
+
+    from rlcore import protocols
+    from rlcore.types import TrainingSchedule
+
+    Build = Callable[..., tuple[protocols.Learner, protocols.Buffer, TrainingSchedule]]
+    Policy = Callable[..., nn.Module]
+
+
+class AlgorithmModule(Protocol):
+    """Interface of an algorithm: an `Algorithm`, or the module of a plugin (see `register`)."""
+
+    @property
+    def Config(self) -> type[AlgorithmConfig]:  # noqa: N802 - named like the class in a module
+        """Config class of the algorithm."""
+        ...
+
+    @property
+    def Agent(self) -> Policy:  # noqa: N802 - named like the class in a module
+        """Agent class of the algorithm."""
+        ...
+
+    @property
+    def build(self) -> Build:
+        """Function that takes a `rlcore.types.Context` and returns learner, buffer and training schedule."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -30,34 +60,34 @@ class Algorithm:
     package: str
     keys: str = "config"
 
-    @cached_property
+    @property
     def Config(self) -> type[AlgorithmConfig]:  # noqa: N802 - named like the class in a module
-        """Config class of the algorithm, imported on first use."""
+        """Config class of the algorithm; its module is imported on first use."""
         return import_module(f"{self.package}.{self.keys}").Config
 
-    @cached_property
-    def learner(self) -> Any:
+    @property
+    def learner(self) -> ModuleType:
         """Python module that contains agent, losses and learner of the algorithm; importing it imports torch."""
         return import_module(f"{self.package}.learner")
 
     @property
-    def Agent(self) -> Any:  # noqa: N802 - named like the class in a module
+    def Agent(self) -> Policy:  # noqa: N802 - named like the class in a module
         """Agent class of the algorithm."""
         return self.learner.Agent
 
     @property
-    def build(self) -> Any:
+    def build(self) -> Build:
         """Function that takes a `rlcore.types.Context` and returns learner, buffer and training schedule."""
         return self.learner.build
 
     @property
-    def make_behavior_policy(self) -> Any:
+    def make_behavior_policy(self) -> Policy | None:
         """Function that creates the behavior policy from agent and config; None if the agent itself collects data."""
         return getattr(self.learner, "make_behavior_policy", None)
 
 
 LONGEST_TITLE = 20  # characters; a longer text before the colon is a sentence of a plugin's docstring, not a title
-ALGORITHMS: dict[str, Any] = {  # name -> `Algorithm`, or the module of a plugin
+ALGORITHMS: dict[str, AlgorithmModule] = {
     **{name: Algorithm(f"{__name__}.on_policy.{name}") for name in ("ppo", "a2c", "ppo_recurrent")},
     "sac": Algorithm(f"{__name__}.sac"),
     **{name: Algorithm(f"{__name__}.sac", name) for name in ("droq", "crossq", "simba")},
@@ -93,7 +123,7 @@ def title(name: str) -> str:
     return known if colon and len(known) <= LONGEST_TITLE else name.upper()
 
 
-def paper(algorithm: Any) -> str:
+def paper(algorithm: AlgorithmModule) -> str:
     """Return the first line of an algorithm's module docstring, which cites the paper (title, authors, year, arXiv id).
 
     The module is parsed, not imported, because importing it would import torch.
@@ -106,7 +136,7 @@ def paper(algorithm: Any) -> str:
     return (text or "").strip().partition("\n")[0]
 
 
-def register(name: str, module: Any) -> None:
+def register(name: str, module: object) -> None:
     """Register an algorithm, so that a config can select it. A plugin calls this function when it is imported.
 
     Args:
@@ -126,11 +156,11 @@ def register(name: str, module: Any) -> None:
             "algorithm; choose another name"
         )
     missing = [part for part in ("Config", "Agent", "build") if not hasattr(module, part)]
-    if missing or not issubclass(module.Config, AlgorithmConfig):
+    if missing or not issubclass(getattr(module, "Config", object), AlgorithmConfig):
         what = (
             f"{missing[0]} is missing; define it in the module"
             if missing
             else "Config must be a subclass of rlcore.config.algorithm.AlgorithmConfig"
         )
         raise UserError(f"algorithm {name!r} of plugin {getattr(module, '__name__', module)}: {what}")
-    ALGORITHMS[name] = module
+    ALGORITHMS[name] = cast("AlgorithmModule", module)

@@ -13,7 +13,7 @@ from rlcore.types import Context, TrainingSchedule
 
 
 def make_replay(
-    context: Context,
+    context: Context[ReplayConfig],
     sampler: Sampler,
     rows: int = 0,
     before: int = 0,
@@ -24,7 +24,7 @@ def make_replay(
     The buffer returns `algo.replay_ratio` batches per policy step.
 
     Args:
-        context: config, environment spec, devices and ranks of the run; `context.config.algo` must be a `ReplayConfig`.
+        context: config, environment spec, devices and ranks of the run.
         sampler: selects the transitions or sequences of a batch.
         rows: number of rows (time steps) of each environment that must be stored before the first gradient step.
         before: number of additional rows in front of each sampled sequence. An agent with an observation history (frame
@@ -35,7 +35,7 @@ def make_replay(
     Returns:
         Replay buffer and training schedule.
     """
-    config: ReplayConfig = context.config.algo
+    config = context.algo
     width = context.num_envs * context.ranks.size
     replay = Replay(
         context,

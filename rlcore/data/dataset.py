@@ -30,6 +30,7 @@ from rlcore.types import Trajectory
 if TYPE_CHECKING:
     from tensordict import TensorDict
 
+    from rlcore.config.algorithm import AlgorithmConfig
     from rlcore.config.groups import EnvConfig
     from rlcore.protocols import Agent
     from rlcore.spec import ActionSpec, ArraySpec
@@ -65,7 +66,7 @@ def as_dataset(steps: Trajectory, agent: Agent, config: EnvConfig) -> TensorDict
 
 
 @torch.no_grad()
-def as_collected(rows: TensorDict, agent: Agent, context: Context) -> tuple[Trajectory, Trajectory]:
+def as_collected(rows: TensorDict, agent: Agent, context: Context[AlgorithmConfig]) -> tuple[Trajectory, Trajectory]:
     """Convert a dataset to a trajectory of this rank's training environments, to fill a replay buffer.
 
     The recordings of the dataset's K environments are concatenated. The result is cut into pieces of equal length, one

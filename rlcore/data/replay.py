@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from rlcore import streams
+from rlcore.config.algorithm import AlgorithmConfig
 from rlcore.data.chunked import ChunkedRing
 from rlcore.data.episodes import EpisodeIndex, WholeEpisodes
 from rlcore.data.gathered import gather_batches
@@ -76,7 +77,7 @@ class Replay(Buffer):
 
     def __init__(
         self,
-        context: Context,
+        context: Context[AlgorithmConfig],
         sampler: Sampler,
         *,
         size: int,

@@ -20,6 +20,7 @@ from rlcore.optim.optimizer_keys import OptimizerConfig
 from rlcore.optim.parameter_groups import GroupedRule, group_of
 
 if TYPE_CHECKING:
+    from rlcore.config.algorithm import AlgorithmConfig
     from rlcore.types import Context
 
 Loss = Callable[..., LossTerms | LossTermsAux]  # loss function of a minibatch's tensors
@@ -76,7 +77,7 @@ class Optimizer:
         module: nn.Module,
         loss: Loss,
         config: OptimizerConfig,
-        context: Context,
+        context: Context[AlgorithmConfig],
         *,
         max_grad_norm: float = 0.0,
         reduction: str = "mean",

@@ -13,6 +13,7 @@ from rlcore.optim.optimizer import Optimizer
 from rlcore.optim.target import Target
 
 if TYPE_CHECKING:
+    from rlcore.config.algorithm import AlgorithmConfig
     from rlcore.types import Context
 
 Means = dict[str, Tensor]  # name -> [], logged quantities
@@ -43,7 +44,7 @@ class Step:
         function: Callable[..., Means],
         optimizers: Sequence[Optimizer],
         targets: Sequence[Target],
-        context: Context,
+        context: Context[AlgorithmConfig],
         modules: Sequence[nn.Module] = (),
     ) -> None:
         self.function = function

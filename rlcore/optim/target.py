@@ -13,6 +13,7 @@ from rlcore.optim.flat import FlatParameters
 from rlcore.optim.optimizer import Optimizer
 
 if TYPE_CHECKING:
+    from rlcore.config.algorithm import AlgorithmConfig
     from rlcore.types import Context
 
 
@@ -26,7 +27,7 @@ class Target:
 
     # online: the online network; module: the copy, with parameters that do not require gradients
 
-    def __init__(self, module: nn.Module, context: Context) -> None:
+    def __init__(self, module: nn.Module, context: Context[AlgorithmConfig]) -> None:
         fabric, self.online = context.fabric, module
         self.module: Any = fabric.to_device(fabric.strategy.precision.convert_module(copy.deepcopy(module)))
         self.parameters = FlatParameters(self.module)

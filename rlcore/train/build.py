@@ -6,19 +6,21 @@ import torch
 
 from rlcore import streams
 from rlcore.algorithms import ALGORITHMS
+from rlcore.config.algorithm import AlgorithmConfig
 from rlcore.errors import RunError, UserError
 from rlcore.protocols import Buffer, Learner
 from rlcore.types import Context, Metrics, TrainingSchedule
 
 
-def build_algorithm(context: Context) -> tuple[Learner, Buffer, TrainingSchedule]:
+def build_algorithm(context: Context[AlgorithmConfig]) -> tuple[Learner, Buffer, TrainingSchedule]:
     """Build learner, buffer and schedule; raise a UserError if one of them does not have the required interface."""
     name = context.config.algo.name
     # Layers without an explicit initialization use torch's global generator: seed it equally on every rank.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(streams.integer(context.config.seed, "init"))
         learner, buffer, plan = ALGORITHMS[name].build(context)
-    for part, kind in ((learner, Learner), (buffer, Buffer)):
+    kinds: list[tuple[object, type]] = [(learner, Learner), (buffer, Buffer)]  # a plugin may return anything
+    for part, kind in kinds:
         if not isinstance(part, kind):
             raise UserError(
                 f"algo.name={name}: {type(part).__name__} is not a subclass of rlcore.protocols.{kind.__name__}; "

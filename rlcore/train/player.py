@@ -15,6 +15,7 @@ from torch import Tensor
 
 from rlcore import streams
 from rlcore.algorithms import ALGORITHMS
+from rlcore.config.algorithm import AlgorithmConfig
 from rlcore.data.steps import transform_reward
 from rlcore.errors import RunError
 from rlcore.evaluation.policy import describe_mismatch
@@ -41,7 +42,7 @@ class Player:
             which `load_weights` replaces.
     """
 
-    def __init__(self, context: Context, envs: VectorEnv, policy: Any = None) -> None:
+    def __init__(self, context: Context[AlgorithmConfig], envs: VectorEnv, policy: Any = None) -> None:
         config, rank, device = context.config, context.ranks.rank, context.fabric.device
         self.policy = make_behavior_policy(context) if policy is None else policy
         self.version = 0
@@ -92,7 +93,7 @@ def flat_weights(policy: Any) -> Tensor:
     return torch.frombuffer(bytearray(parts), dtype=torch.uint8)
 
 
-def make_behavior_policy(context: Context) -> Any:
+def make_behavior_policy(context: Context[AlgorithmConfig]) -> Any:
     """Create an algorithm's behavior policy (the policy that collects data) without its learner.
 
     The policy is on the device of the context.

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from rlcore import streams
 from rlcore.compiler import Compiler
+from rlcore.config.algorithm import AlgorithmConfig
 from rlcore.config.groups import RunConfig
 from rlcore.data.dataset import as_collected, as_dataset
 from rlcore.data.replay import Replay
@@ -135,7 +136,7 @@ class Trainer:
         self._build(Context(config, envs.spec, fabric, ranks, envs.num_envs, compiler), envs)
 
     @classmethod
-    def from_context(cls, context: Context, envs: VectorEnv) -> Self:
+    def from_context(cls, context: Context[AlgorithmConfig], envs: VectorEnv) -> Self:
         """Create a trainer from a context, without checking the config, the resources or torch's global switches.
 
         The context contains the inputs of an algorithm. The spec of `envs` must be `context.spec`.
@@ -145,7 +146,7 @@ class Trainer:
         self._build(context, envs)
         return self
 
-    def _build(self, context: Context, envs: VectorEnv) -> None:
+    def _build(self, context: Context[AlgorithmConfig], envs: VectorEnv) -> None:
         """Build learner, buffer and collector."""
         self.context, self.envs = context, envs
         self.fabric, self.ranks = context.fabric, context.ranks

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from rlcore.compiled import machine_code
 from rlcore.compiled.scan import refuse_sum_over_ranks
+from rlcore.config.algorithm import AlgorithmConfig
 from rlcore.data.staging import FLAGS, from_columns
 from rlcore.optim.step import Step
 from rlcore.protocols import Learner, VectorEnv
@@ -29,7 +30,9 @@ EPISODE = 20  # length of an episode in steps
 LIMIT = 30.0  # maximum duration in seconds; a longer warm-up would save no time
 
 
-def warm_up(context: Context, envs: VectorEnv, make: Callable[[Context, VectorEnv], Any]) -> None:
+def warm_up(
+    context: Context[AlgorithmConfig], envs: VectorEnv, make: Callable[[Context[AlgorithmConfig], VectorEnv], Any]
+) -> None:
     """Compile all functions of a training in parallel. Call it if the first function is not in the cache.
 
     A second trainer, which `make` creates, is trained in random environments. The warm-up ends when its agent has acted

@@ -7,20 +7,21 @@ rewarded for states on which an ensemble of models disagrees (Sekar et al. 2020,
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from rlcore import protocols
+from rlcore.algorithms.dreamer.config import DreamerConfig
 from rlcore.algorithms.dreamer.dense import Dense
 from rlcore.algorithms.dreamer.imagination import Imagined
 from rlcore.algorithms.dreamer.latent_actor import LatentActor
 from rlcore.algorithms.dreamer.rssm import ModelState
+from rlcore.algorithms.dreamer.world_keys import TrainedGroup
 from rlcore.algorithms.dreamer.world_model import ScalarHead, WorldModel
 from rlcore.functional.noise import Noise
 from rlcore.functional.stats import LossTerms, LossTermsAux, reduce_loss
-from rlcore.optim.optimizer import Optimizer
+from rlcore.optim.optimizer import Loss, Optimizer
 from rlcore.optim.target import Target
 from rlcore.types import Context, Metrics
 
@@ -46,16 +47,13 @@ class DreamerBehavior:
             `predicted_reward`; None: the rewards that the world model predicts.
         reads: modules that `reward` reads (see the argument `uses` of `rlcore.optim.optimizer.Optimizer`).
         name: suffix of the names of metrics and components; "" for the actor and critic of the agent.
-
-    Attributes:
-        modules: further modules with buffers that the loss of the actor reads or updates.
     """
 
-    modules: Sequence[nn.Module] = ()
+    config: DreamerConfig
 
     def __init__(
         self,
-        context: Context,
+        context: Context[DreamerConfig],
         world: WorldModel,
         actor: LatentActor,
         number: ScalarHead,
@@ -64,22 +62,26 @@ class DreamerBehavior:
         reads: Sequence[nn.Module] = (),
         name: str = "",
     ) -> None:
-        config = self.config = context.config.algo
+        config = self.config = context.algo
         self.ranks, self.world, self.actor, self.number, self.name = context.ranks, world, actor, number, name
         self.reward = reward or self.predicted_reward
         self.critic = Dense(world.feat_size, config.critic.layers, rng, number.outputs, self.critic_scale())
         self.target = None if config.critic.target_tau(0) is None else Target(self.critic, context)
         slow = [] if self.target is None else [self.target.module]
-        uses = [world, self.critic, *slow, *self.modules, *reads]
+        uses = [world, self.critic, *slow, *self.make_modules(context), *reads]
         self.actor_optimizer = make_optimizer(actor, self.actor_objective, config.actor, context, uses)
         self.critic_optimizer = make_optimizer(self.critic, self.critic_objective, config.critic, context, slow)
+
+    def make_modules(self, context: Context[DreamerConfig]) -> Sequence[nn.Module]:
+        """Create and return further modules with buffers that the loss of the actor reads or updates."""
+        return ()
 
     def critic_scale(self) -> float | None:
         """Return the initialization scale of the critic's output layer; see `dense.initialise_glorot`."""
         return 1.0
 
     @property
-    def target_critic(self) -> Any:
+    def target_critic(self) -> nn.Module:
         """Network of the target critic; the algorithm must have one."""
         assert self.target is not None
         return self.target.module
@@ -135,7 +137,7 @@ class DreamerBehavior:
 
     def components(self) -> dict[str, protocols.Stateful]:
         """Return the stateful components, except the actor if it is a part of the agent."""
-        found: dict[str, Any] = {
+        found: dict[str, protocols.Stateful | None] = {
             "actor": self.actor if self.name else None,
             "critic": self.critic,
             "target_critic": self.target,
@@ -145,7 +147,13 @@ class DreamerBehavior:
         return {self.named(name): part for name, part in found.items() if part is not None}
 
 
-def make_optimizer(module: nn.Module, loss: Any, group: Any, context: Context, uses: Sequence[nn.Module]) -> Optimizer:
+def make_optimizer(
+    module: nn.Module,
+    loss: Loss,
+    group: TrainedGroup,
+    context: Context[DreamerConfig],
+    uses: Sequence[nn.Module],
+) -> Optimizer:
     """Create the optimizer of a network from its config group, such as `algo.actor`.
 
     Args:
@@ -158,5 +166,5 @@ def make_optimizer(module: nn.Module, loss: Any, group: Any, context: Context, u
     Returns:
         The optimizer.
     """
-    rule = context.config.algo.update_rule(group.optimizer)
+    rule = context.algo.update_rule(group.optimizer)
     return Optimizer(module, loss, rule, context, max_grad_norm=group.clip_gradients, uses=uses)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from rlcore.algorithms.dreamer.world_keys import MASKED, WORLD_PARTS
 from rlcore.algorithms.off_policy import ReplayConfig
@@ -17,6 +17,7 @@ from rlcore.nn.network_keys import ACTIVATIONS, DecodedKeysConfig, check_keys
 from rlcore.spec import ActionSpec
 
 if TYPE_CHECKING:
+    from rlcore.algorithms.dreamer.world_keys import ActorGroup, CriticGroup, WorldKeys
     from rlcore.config.groups import RunConfig
     from rlcore.optim.optimizer_keys import OptimizerConfig
     from rlcore.spec import EnvSpec
@@ -50,6 +51,11 @@ class DreamerConfig(ReplayConfig):
     dense_act: str = arg("elu", "default activation", choices=tuple(ACTIVATIONS))
     cnn_act: str = arg("elu", "default activation of convolutions", choices=tuple(ACTIVATIONS))
 
+    if TYPE_CHECKING:  # groups that each derived config defines, with keys and defaults of its own
+        world_model: WorldKeys
+        actor: ActorGroup
+        critic: CriticGroup
+
     def check(self, prefix: str) -> None:
         """Raise UserError if no observation key is reconstructed.
 
@@ -80,8 +86,7 @@ class DreamerConfig(ReplayConfig):
         provides no action masks.
         """
         check_keys(spec, self.mlp_keys.encoder, self.cnn_keys.encoder, self.kinds, SMALLEST)
-        actor: Any = getattr(self, "actor", None)  # a field of the derived configs
-        if actor is not None and actor.cls == MASKED and not spec.mask_keys:
+        if self.actor.cls == MASKED and not spec.mask_keys:
             choices = f"for its {sum(spec.action.nvec)} choices" if spec.action.nvec else "for its continuous action"
             raise UserError(
                 f"algo.actor.cls={MASKED}: {spec.id} has no action masks {choices}; masks are observations with one "
@@ -121,8 +126,7 @@ class DreamerConfig(ReplayConfig):
     @property
     def obeys_masks(self) -> bool:
         """True if the actor chooses only actions that the environment's masks allow."""
-        actor: Any = getattr(self, "actor", None)
-        return actor is not None and actor.cls == MASKED
+        return self.actor.cls == MASKED
 
     def notices(self, run: RunConfig) -> Iterator[str]:
         """Yield notices about keys that have no effect or less effect than their value suggests.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -14,9 +14,13 @@ from rlcore.functional.precision import to_float32
 from rlcore.nn.network_keys import ACTIVATIONS
 
 CUT_AT_TWO = 0.87962566103423978  # std of a standard normal truncated at ±2
+Layer = TypeVar("Layer", nn.Linear, nn.Conv2d, nn.ConvTranspose2d)
+Convolution = TypeVar("Convolution", nn.Conv2d, nn.ConvTranspose2d)
 
 
-def initialise_glorot(layer: Any, rng: torch.Generator, scale: float | None = None, inputs: int | None = None) -> Any:
+def initialise_glorot(
+    layer: Layer, rng: torch.Generator, scale: float | None = None, inputs: int | None = None
+) -> Layer:
     """Initialize a linear or convolutional layer in place (Glorot and Bengio 2010); biases are zero.
 
     The variance of the weights is inversely proportional to the mean fan, (fan_in + fan_out) / 2. The two
@@ -35,9 +39,10 @@ def initialise_glorot(layer: Any, rng: torch.Generator, scale: float | None = No
     Returns:
         The layer.
     """
-    space = math.prod(getattr(layer, "kernel_size", (1,)))
-    fan_in = getattr(layer, "in_channels", 0) or layer.in_features
-    fan_out = getattr(layer, "out_channels", 0) or layer.out_features
+    if isinstance(layer, nn.Linear):
+        space, fan_in, fan_out = 1, layer.in_features, layer.out_features
+    else:
+        space, fan_in, fan_out = math.prod(layer.kernel_size), layer.in_channels, layer.out_channels
     mean = space * ((inputs or fan_in) + fan_out) / 2
     with torch.no_grad():
         if scale is None:
@@ -64,8 +69,8 @@ def glorot_linear(
     `of` is the number of inputs from which the variance of the weights is computed; None = `inputs`. If the outputs of
     two layers are added, both together act as one layer with more inputs. Then `of` is the number of inputs of both.
     """
-    made: Any = nn.utils.skip_init(nn.Linear, inputs, outputs, bias=bias, device="cpu")
-    return initialise_glorot(made, rng, scale, of)
+    layer = nn.Linear(inputs, outputs, bias=bias, device="meta").to_empty(device="cpu")
+    return initialise_glorot(layer, rng, scale, of)
 
 
 class Norm(nn.Module):
@@ -189,7 +194,7 @@ def cell(inputs: int, size: int, form: InitConfig | None, rng: torch.Generator) 
 
 
 def convolution(
-    kind: Any,
+    kind: type[Convolution],
     inputs: int,
     outputs: int,
     rng: torch.Generator,
@@ -197,12 +202,12 @@ def convolution(
     bias: bool,
     size: int = 4,
     padding: int = 1,
-) -> Any:
+) -> Convolution:
     """Create a convolution or transposed convolution with stride 2 on the CPU, and initialize it.
 
     `kind` is the class of the layer. The kernel has `size` × `size` pixels; `padding` is in pixels. With size 4 and
     padding 1, nn.Conv2d halves height and width of an image exactly, and nn.ConvTranspose2d doubles them. The weights
     are initialized by `initialise_glorot` with `scale`.
     """
-    made = nn.utils.skip_init(kind, inputs, outputs, size, 2, padding, bias=bias, device="cpu")
-    return initialise_glorot(made, rng, scale)
+    layer = kind(inputs, outputs, size, 2, padding, bias=bias, device="meta").to_empty(device="cpu")
+    return initialise_glorot(layer, rng, scale)

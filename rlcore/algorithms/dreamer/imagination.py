@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -48,7 +48,9 @@ def imagine(rssm: RSSM, actor: LatentActor, start: ModelState, horizon: int, rng
         "rssm": {name: p.detach() for name, p in rssm.named_parameters()},
     }
 
-    def step(state: ModelState, x: dict[str, Tensor], params: Any) -> tuple[ModelState, Any]:
+    def step(
+        state: ModelState, x: dict[str, Tensor], params: dict[str, dict[str, Tensor]]
+    ) -> tuple[ModelState, tuple[Tensor, Tensor]]:
         action, taken = functional_call(actor, params["actor"], (state.feat.detach(), x["act"]))
         after = functional_call(rssm, params["rssm"], (state, taken, x["state"]))
         return after, (state.feat, action)

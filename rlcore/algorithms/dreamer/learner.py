@@ -17,8 +17,8 @@ before row 0 is then the state in which the sequence starts.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -26,14 +26,14 @@ from torch import Tensor
 
 from rlcore import protocols, streams
 from rlcore.algorithms.dreamer.behavior import DreamerBehavior, make_optimizer
+from rlcore.algorithms.dreamer.config import DreamerConfig
 from rlcore.algorithms.dreamer.explorer import Explorer
 from rlcore.algorithms.dreamer.latent_actor import LatentActor
 from rlcore.algorithms.dreamer.networks import DEFAULT, Networks
-from rlcore.algorithms.dreamer.rssm import Latent, ModelState
+from rlcore.algorithms.dreamer.rssm import Distribution, Latent, ModelState
 from rlcore.algorithms.dreamer.world_agent import WorldAgent
 from rlcore.algorithms.dreamer.world_model import Distance, ScalarHead, WorldModel
 from rlcore.algorithms.replay import make_replay
-from rlcore.config.groups import BufferConfig
 from rlcore.data.replay import Replay
 from rlcore.data.samplers import Episodes, Sequences
 from rlcore.functional.noise import Noise
@@ -112,7 +112,7 @@ class DreamerAgent(WorldAgent):
 
     def __init__(
         self,
-        config: Any,
+        config: DreamerConfig,
         spec: EnvSpec,
         distribution: str,
         rng: torch.Generator,
@@ -150,16 +150,18 @@ class DreamerLearner(protocols.Learner):
             model states.
     """
 
-    agent_class: ClassVar[Any]
+    agent_class: ClassVar[Callable[..., DreamerAgent]]
     behavior_class: ClassVar[type[DreamerBehavior]]
     detached_heads: ClassVar[frozenset[str]] = frozenset()
+    config: DreamerConfig
+    agent: WorldAgent
 
-    def __init__(self, context: Context) -> None:
-        config = self.config = context.config.algo
+    def __init__(self, context: Context[DreamerConfig]) -> None:
+        config = self.config = context.algo
         self.ranks, self.updates = context.ranks, 0
         self.noise = Noise(context.config.seed, "loss", context.ranks.rank, device=context.fabric.device)
         rng = torch.Generator().manual_seed(streams.integer(context.config.seed, "init"))  # equal on all ranks
-        self.agent: WorldAgent = self.agent_class(config, context.spec, context.config.distribution.type, rng)
+        self.agent = self.agent_class(config, context.spec, context.config.distribution.type, rng)
         policy = make_behavior_policy(self.agent, config)
         self.explorer = policy if isinstance(policy, Explorer) else None
         self.world_optimizer = make_optimizer(self.agent.world, self.model_loss, config.world_model, context, [])
@@ -177,11 +179,11 @@ class DreamerLearner(protocols.Learner):
             if name.startswith(("agent", "actor", "critic", "target_critic", "moments")) and "optimizer" not in name
         )
 
-    def make_modules(self, context: Context, rng: torch.Generator) -> Sequence[Optimizer]:
+    def make_modules(self, context: Context[DreamerConfig], rng: torch.Generator) -> Sequence[Optimizer]:
         """Create networks that `train_modules` trains, and return their optimizers; the base class has none."""
         return ()
 
-    def make_behaviors(self, context: Context, rng: torch.Generator) -> list[DreamerBehavior]:
+    def make_behaviors(self, context: Context[DreamerConfig], rng: torch.Generator) -> list[DreamerBehavior]:
         """Create the behaviors; `rng` initializes their critics.
 
         A behavior is an actor and a critic that are trained in imagination for one reward. The first one trains the
@@ -191,12 +193,12 @@ class DreamerLearner(protocols.Learner):
         return [self.behavior_class(context, world, actor, number, rng)]
 
     @property
-    def behavior(self) -> Any:
+    def behavior(self) -> DreamerBehavior:
         """Actor and critic of the agent, with the code that trains them in imagination."""
         return self.behaviors[0]
 
     @property
-    def behavior_policy(self) -> Any:
+    def behavior_policy(self) -> WorldAgent | Explorer:
         """Policy that selects actions during collection: the agent, with exploration noise if the config enables it."""
         return self.explorer or self.agent
 
@@ -254,7 +256,9 @@ class DreamerLearner(protocols.Learner):
         """Return the features [L, N, F] of model states as input of a head, detached if `detached_heads` names it."""
         return state.feat.detach() if head in self.detached_heads else state.feat
 
-    def observe(self, batch: Segment, rng: Noise, distance: Distance) -> tuple[ModelState, Any, Any, Tensor, Tensor]:
+    def observe(
+        self, batch: Segment, rng: Noise, distance: Distance
+    ) -> tuple[ModelState, Distribution, Distribution, Tensor, Tensor]:
         """Infer the model states of a batch, and compute the losses of predicted observations and rewards.
 
         Args:
@@ -301,7 +305,7 @@ class DreamerLearner(protocols.Learner):
 
     def components(self) -> dict[str, protocols.Stateful]:
         """Return the stateful components: agent, critics, further actors, optimizers, `step`, and noise."""
-        found: dict[str, Any] = {
+        found: dict[str, protocols.Stateful] = {
             "agent": self.agent,
             "noise": self.noise,
             "step": self.step,
@@ -316,13 +320,14 @@ class DreamerLearner(protocols.Learner):
         return found
 
 
-def make_behavior_policy(agent: WorldAgent, config: Any) -> WorldAgent | Explorer:
+def make_behavior_policy(agent: WorldAgent, config: DreamerConfig) -> WorldAgent | Explorer:
     """Return the policy that collects data: the agent, with exploration noise if the config enables it."""
-    return Explorer(agent, config.actor.exploration(0)) if config.actor.explores else agent
+    amount = config.actor.exploration(0)
+    return Explorer(agent, amount) if amount else agent
 
 
 def memory_and_plan(
-    context: Context, extras: Mapping[str, ArraySpec] | None = None, lead: int = 0
+    context: Context[DreamerConfig], extras: Mapping[str, ArraySpec] | None = None, lead: int = 0
 ) -> tuple[Replay, TrainingSchedule]:
     """Build a replay buffer from which sequences are sampled, and the training schedule.
 
@@ -335,7 +340,6 @@ def memory_and_plan(
     Returns:
         Replay buffer and training schedule.
     """
-    length = context.config.algo.per_rank_sequence_length + lead
-    buffer: BufferConfig = context.config.buffer
+    length, buffer = context.algo.per_rank_sequence_length + lead, context.config.buffer
     sampler = Episodes(length, buffer.prioritize_ends) if buffer.type == "episode" else Sequences(length)
     return make_replay(context, sampler, rows=length, extras=extras)

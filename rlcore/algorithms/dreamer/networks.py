@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+import torch
 from torch import nn
 
 from rlcore.algorithms.dreamer.dense import Dense, Norm, cell
 from rlcore.algorithms.dreamer.stages import ImageDecoder, ImageEncoder
+from rlcore.algorithms.dreamer.world_keys import MLPSpec
 
 
 class Networks(NamedTuple):
@@ -25,12 +27,19 @@ class Networks(NamedTuple):
 
     cell: Callable[..., nn.Module] = cell
     norm: Callable[..., nn.Module] = Norm
-    image_encoder: Callable[..., Any] = ImageEncoder
+    image_encoder: Callable[..., ImageEncoder] = ImageEncoder
     image_decoder: Callable[..., nn.Module] = ImageDecoder
 
-    def dense(self, *inputs: Any) -> Dense:
+    def dense(
+        self,
+        inputs: int,
+        hidden: MLPSpec,
+        rng: torch.Generator,
+        outputs: int | None = None,
+        scale: float | None = 1.0,
+    ) -> Dense:
         """Create a `Dense` with these arguments and with the normalization `norm`."""
-        return Dense(*inputs, norm=self.norm)
+        return Dense(inputs, hidden, rng, outputs, scale, self.norm)
 
 
 DEFAULT = Networks()

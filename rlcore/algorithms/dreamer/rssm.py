@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable
+from typing import NamedTuple, Protocol, TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -29,7 +30,7 @@ class ModelState(NamedTuple):
         """Features of the state, [..., Z + H]: z and h, concatenated; input of prediction heads, actor and critic."""
         return torch.cat([self.stoch, self.deter], -1)
 
-    def at(self, index: Any) -> ModelState:
+    def at(self, index: int | slice | tuple[int | slice | Tensor, ...]) -> ModelState:
         """Return the states at an index of the leading dimensions, for example one time step of [T, B, ...]."""
         return ModelState(self.deter[index], self.stoch[index])
 
@@ -38,37 +39,37 @@ class ModelState(NamedTuple):
         return ModelState(self.deter.detach(), self.stoch.detach())
 
 
+class Gaussian(NamedTuple):
+    """S independent normal distributions: means and standard deviations, [..., S] each."""
+
+    mean: Tensor
+    std: Tensor
+
+
+Distribution = Tensor | Gaussian  # distribution of z: log-probabilities [..., S, K], or normals
+
+
 class Latent(Protocol):
     """Protocol of the distribution of z, the stochastic part of the model state."""
 
     size: int  # Z; size of z
     parameters: int  # P; network outputs for one distribution
 
-    def of(self, parameters: Tensor, /) -> Any:
-        """Convert network outputs [..., P] to a distribution: a tensor, or a tuple of tensors.
-
-        The tensors have the leading dimensions of the outputs.
-        """
+    def of(self, parameters: Tensor, /) -> Distribution:
+        """Convert network outputs [..., P] to a distribution with the same leading dimensions."""
         ...
 
     def noise(self, rng: Noise, /, *lead: int) -> Tensor:
         """Draw the noise for one call of `sample`: [*lead, S], one number for each of the S stochastic variables."""
         ...
 
-    def sample(self, distribution: Any, noise: Tensor, /) -> Tensor:
+    def sample(self, distribution: Distribution, noise: Tensor, /) -> Tensor:
         """Sample z [..., Z] with noise [..., S]; gradients pass from z to the distribution."""
         ...
 
-    def mode(self, distribution: Any, /) -> Tensor:
+    def mode(self, distribution: Distribution, /) -> Tensor:
         """Return the most likely value of z, [..., Z]."""
         ...
-
-
-class Gaussian(NamedTuple):
-    """S independent normal distributions: means and standard deviations, [..., S] each."""
-
-    mean: Tensor
-    std: Tensor
 
 
 class GaussianLatent:
@@ -93,12 +94,14 @@ class GaussianLatent:
         """Draw standard normal noise [*lead, S] for one call of `sample`."""
         return rng.normal(*lead, self.size)
 
-    def sample(self, distribution: Gaussian, noise: Tensor) -> Tensor:
+    def sample(self, distribution: Distribution, noise: Tensor) -> Tensor:
         """Sample z [..., S] with noise [..., S]; gradients pass from z to mean and std."""
+        assert isinstance(distribution, Gaussian)
         return torch.addcmul(distribution.mean, distribution.std, noise)
 
-    def mode(self, distribution: Gaussian) -> Tensor:
+    def mode(self, distribution: Distribution) -> Tensor:
         """Return the most likely value of z, which is the mean, [..., S]."""
+        assert isinstance(distribution, Gaussian)
         return distribution.mean
 
 
@@ -125,15 +128,17 @@ class CategoricalLatent:
         """Draw noise for one call of `sample`: [*lead, S], uniform in [0, 1)."""
         return rng.uniform(*lead, self.variables)
 
-    def sample(self, distribution: Tensor, noise: Tensor) -> Tensor:
+    def sample(self, distribution: Distribution, noise: Tensor) -> Tensor:
         """Sample one-hot z [..., S·K] with noise [..., S].
 
         Gradients pass from z to the probabilities as if z were the probabilities (straight-through gradient).
         """
+        assert isinstance(distribution, Tensor)
         return latents.sample_one_hot(distribution, noise).flatten(-2)
 
-    def mode(self, distribution: Tensor) -> Tensor:
+    def mode(self, distribution: Distribution) -> Tensor:
         """Return the most likely one-hot z [..., S·K], without gradient."""
+        assert isinstance(distribution, Tensor)
         return latents.one_hot(distribution.argmax(-1), self.classes).flatten(-2)
 
 
@@ -187,9 +192,16 @@ class RSSMCell(nn.Module):
         made = self.norm(seen.to(self.output.weight.dtype))
         return to_float32(self.output(made))
 
-    def forward(self, part: str, *inputs: Any) -> Any:
+    def forward(self, part: str, *inputs: ModelState | Tensor) -> Tensor:
         """Call the method named `part`, "transition" or "posterior"; `functional_call` can call only `forward`."""
         return getattr(self, part)(*inputs)
+
+
+class CoreParameters(TypedDict):
+    """Inputs of the loop over time in `RSSM.observe`: parameters of the `RSSMCell`, and the initial state."""
+
+    core: dict[str, Tensor]
+    begin: ModelState
 
 
 class RSSM(nn.Module):
@@ -252,7 +264,7 @@ class RSSM(nn.Module):
 
     def observe(
         self, features: Tensor, prev_action: Tensor, is_first: Tensor, noise: Tensor, state: ModelState | None = None
-    ) -> tuple[ModelState, Any, Any]:
+    ) -> tuple[ModelState, Distribution, Distribution]:
         """Infer the model states of N sequences of L time steps from the observations.
 
         Args:
@@ -266,12 +278,12 @@ class RSSM(nn.Module):
             The state, the prior and the posterior of each time step; each is [L, N, ...].
         """
         xs = {"action": prev_action, "first": is_first.unsqueeze(-1), "seen": self._see(features), "noise": noise}
-        posterior: Any = None
+        posterior: Distribution | None = None
         if self.decoupled:
             posterior = self.latent.of(self.core.posterior(features, xs["seen"]))
             xs = {"action": prev_action, "first": xs["first"], "stoch": self.latent.sample(posterior, noise)}
         begin = self.initial()
-        params = {"core": dict(self.core.named_parameters()), "begin": begin}
+        params: CoreParameters = {"core": dict(self.core.named_parameters()), "begin": begin}
         state = state or ModelState(*(part.detach().expand(prev_action.shape[1], -1) for part in begin))
         _, (states, found) = scan(self._step, state, xs, params)
         return states, self.latent.of(self.prior(states.deter)), found if posterior is None else posterior
@@ -294,13 +306,17 @@ class RSSM(nn.Module):
         return to_float32(self.feature_proj(features.to(self.feature_proj.weight.dtype)))
 
     @staticmethod
-    def _move(state: ModelState, prev_action: Tensor, first: Tensor, begin: ModelState, core: Any) -> Tensor:
+    def _move(
+        state: ModelState, prev_action: Tensor, first: Tensor, begin: ModelState, core: Callable[..., Tensor]
+    ) -> Tensor:
         """Return the next h [N, H]; if `first` [N, 1] is true, it starts from `begin` and a previous action of 0."""
         deter, stoch = (torch.where(first, new, old) for new, old in zip(begin, state, strict=True))
         return core("transition", ModelState(deter, stoch), prev_action.masked_fill(first, 0))
 
-    def _step(self, state: ModelState, xs: dict[str, Tensor], params: dict[str, Any]) -> tuple[ModelState, Any]:
-        def core(*inputs: Any) -> Tensor:
+    def _step(
+        self, state: ModelState, xs: dict[str, Tensor], params: CoreParameters
+    ) -> tuple[ModelState, tuple[ModelState, Distribution | tuple[()]]]:
+        def core(*inputs: object) -> Tensor:
             return functional_call(self.core, params["core"], inputs)
 
         deter = self._move(state, xs["action"], xs["first"], params["begin"], core)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
@@ -56,7 +54,7 @@ class WorldAgent(nn.Module):
         observation keys to [B, ...]. If `greedy` is true or `rng` is None, nothing is sampled.
         """
         rssm, actor, count = self.world.rssm, self.actor, len(is_first)
-        noise: Any = None if greedy or rng is None else rssm.noise(rng, count)
+        noise = None if greedy or rng is None else rssm.noise(rng, count)
         state = ModelState(carry["deter"], carry["stoch"])
         state = rssm.obs_step(
             self.world.encoder(self.world.encoder.preprocess(obs, 1)), carry["action"], is_first, noise, state

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from rlcore.algorithms.dreamer.dense import Dense, glorot_linear
 from rlcore.algorithms.dreamer.networks import DEFAULT, Networks
-from rlcore.algorithms.dreamer.rssm import RSSM, Latent, ModelState
+from rlcore.algorithms.dreamer.rssm import RSSM, Distribution, Latent, ModelState
 from rlcore.algorithms.dreamer.stages import restore, show
 from rlcore.algorithms.dreamer.world_keys import ObservationKeys, WorldKeys
 from rlcore.functional.precision import to_float32
@@ -202,8 +202,8 @@ class Observed(NamedTuple):
     """Model states inferred from N sequences of L time steps, their priors and posteriors; each is [L, N, ...]."""
 
     state: ModelState
-    prior: Any
-    posterior: Any
+    prior: Distribution
+    posterior: Distribution
 
 
 class WorldModel(nn.Module):

@@ -3,33 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
+from rlcore.algorithms.on_policy.config import OnPolicyConfig
 from rlcore.functional.distributions import Policy
 from rlcore.functional.noise import Noise
 from rlcore.nn.encoder import MultiEncoder
 from rlcore.nn.mlp import MLP
-from rlcore.nn.network_keys import ActorConfig, EncoderConfig, KeysConfig, MLPConfig
 from rlcore.nn.policy_head import PolicyHead
 from rlcore.spec import EnvSpec, Window
 from rlcore.types import Ranks
-
-
-@dataclass(frozen=True)  # configs are frozen; without this, the protocol would require writable attributes
-class ActorCriticKeys(Protocol):
-    """Config keys that `ActorCritic` reads: observation keys, normalization of observations, layers."""
-
-    mlp_keys: KeysConfig
-    cnn_keys: KeysConfig
-    normalize_obs: bool
-    obs_clip: float
-    encoder: EncoderConfig
-    actor: ActorConfig
-    critic: MLPConfig
 
 
 class ActorCritic(nn.Module):
@@ -48,7 +33,7 @@ class ActorCritic(nn.Module):
 
     def __init__(
         self,
-        config: ActorCriticKeys,
+        config: OnPolicyConfig,
         spec: EnvSpec,
         distribution: str,
         rng: torch.Generator,
@@ -65,7 +50,7 @@ class ActorCritic(nn.Module):
         self.head = PolicyHead(self.actor.output_size, spec.action, distribution, config.actor, rng)
         self.critic = MLP(features, config.critic, rng, outputs=1)
 
-    def core(self, config: Any, spec: EnvSpec, rng: torch.Generator) -> int:
+    def core(self, config: OnPolicyConfig, spec: EnvSpec, rng: torch.Generator) -> int:
         """Build the layers between the encoder and the MLPs of actor and critic; return the number of output features.
 
         This class has no layers between them. A derived class overrides this method, for example to add a recurrent

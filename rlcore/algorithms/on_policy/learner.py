@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from rlcore import protocols, streams
 from rlcore.algorithms.on_policy.actor_critic import ActorCritic
+from rlcore.algorithms.on_policy.config import OnPolicyConfig
 from rlcore.data.reward_scale import RewardScaler
 from rlcore.data.steps import TransitionTargets
 from rlcore.functional.returns import advantages
-from rlcore.functional.stats import mean_metrics
+from rlcore.functional.stats import LossTerms, mean_metrics
 from rlcore.optim.optimizer import Optimizer
 from rlcore.optim.step import Step
 from rlcore.types import Context, Metrics, Trajectory
@@ -32,31 +33,31 @@ class OnPolicyLearner(protocols.Learner):
             torch.Generator.
     """
 
-    agent_class: ClassVar[Any] = ActorCritic
+    agent_class: ClassVar[type[ActorCritic]] = ActorCritic
+    config: OnPolicyConfig
+    agent: ActorCritic
 
-    def __init__(self, context: Context) -> None:
-        config = self.config = context.config.algo
+    def __init__(self, context: Context[OnPolicyConfig]) -> None:
+        config = self.config = context.algo
         self.ranks, self.autocast, self.updates = context.ranks, context.fabric.autocast, 0
         rng = torch.Generator().manual_seed(streams.integer(context.config.seed, "init"))  # equal on all ranks
         self.agent = self.agent_class(config, context.spec, context.config.distribution.type, rng)
-        how = {"max_grad_norm": config.max_grad_norm, "reduction": config.loss_reduction}
-        self.optimizer = Optimizer(self.agent, self.loss, config.optimizer, context, **how)
+        self.optimizer = Optimizer(
+            self.agent,
+            self.loss,
+            config.optimizer,
+            context,
+            max_grad_norm=config.max_grad_norm,
+            reduction=config.loss_reduction,
+        )
         self.step = Step(self.gradient_step, [self.optimizer], [], context)
         self.reward_scaler = RewardScaler(config.gamma, config.reward_clip, self.ranks)
 
-    def gradient_step(self, *inputs: Any) -> Metrics:
-        """Take one optimizer step, and return the quantities to log, averaged over samples (name -> [])."""
-        raise NotImplementedError
-
-    def loss(self, batch: Any, coefs: Mapping[str, float]) -> tuple[Tensor, Tensor, Metrics]:
-        """Return the loss summed over samples [], the sum of the sample weights [], and the means to log (name -> []).
-
-        `coefs` maps names of coefficients, such as `ent_coef`, to their current values.
-        """
-        raise NotImplementedError
+    gradient_step: Callable[..., Metrics]  # takes one optimizer step; returns the means to log, name -> []
+    loss: Callable[..., LossTerms]  # loss function of the optimizer
 
     @torch.no_grad()
-    def advantage(self, steps: Trajectory, step: TransitionTargets, last: Any) -> Tensor:
+    def advantage(self, steps: Trajectory, step: TransitionTargets, last: object) -> Tensor:
         """Compute the advantages of a rollout from the values predicted during collection.
 
         Args:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,23 @@ from rlcore.functional.two_hot import TwoHot
 from rlcore.nn.network import Network
 from rlcore.nn.network_keys import NetworkConfig
 from rlcore.types import Ranks
+
+
+class ObsEncoder(Protocol):
+    """Interface of a module that encodes observations to features; actor and critics have one each.
+
+    Attributes:
+        vectors, images: observation keys that the module reads.
+        output_size: F; number of features.
+    """
+
+    vectors: tuple[str, ...]
+    images: tuple[str, ...]
+    output_size: int
+
+    def __call__(self, obs: dict[str, Tensor]) -> Tensor:
+        """Encode observations, key -> [B, ...], to features [B, F]."""
+        ...
 
 
 class Critics(nn.Module):
@@ -30,7 +47,7 @@ class Critics(nn.Module):
     """
 
     def __init__(
-        self, encoder: Any, actions: int, config: NetworkConfig, count: int, rng: torch.Generator, bins: int = 1
+        self, encoder: ObsEncoder, actions: int, config: NetworkConfig, count: int, rng: torch.Generator, bins: int = 1
     ) -> None:
         super().__init__()
         self.encoder, inputs = encoder, encoder.output_size + actions

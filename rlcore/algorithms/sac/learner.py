@@ -20,7 +20,7 @@ DroQ, CrossQ and SimBa use this learner with different config keys; see `droq.py
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -28,11 +28,11 @@ from torch import Tensor
 
 from rlcore import protocols, streams
 from rlcore.algorithms.replay import make_replay
-from rlcore.algorithms.sac.config import Config as Config
+from rlcore.algorithms.sac.config import Config
 from rlcore.algorithms.sac.critics import Critics
-from rlcore.algorithms.sac.squashed_actor import SquashedActor as Agent
-from rlcore.algorithms.sac.squashed_actor import make_encoder
+from rlcore.algorithms.sac.squashed_actor import Agent, make_encoder
 from rlcore.algorithms.sac.temperature import Temperature
+from rlcore.config.algorithm import AlgorithmConfig
 from rlcore.data.history import add_history, rows_before
 from rlcore.data.replay import Replay
 from rlcore.data.samplers import Transitions
@@ -125,8 +125,11 @@ class Learner(protocols.Learner):
 
     part_names: ClassVar[tuple[str, ...]] = (*TRANSFERABLE, "temperature", "noise", "step", "critic_step", *OPTIMIZERS)
 
-    def __init__(self, context: Context) -> None:
-        config = self.config = context.config.algo
+    config: Config
+    agent: Agent
+
+    def __init__(self, context: Context[Config]) -> None:
+        config = self.config = context.algo
         self.ranks, self.updates, self.delay = context.ranks, 0, config.delay(context.num_envs)
         self.noise = Noise(context.config.seed, "loss", context.ranks.rank, device=context.fabric.device)
         rng = torch.Generator().manual_seed(streams.integer(context.config.seed, "init"))  # equal on all ranks
@@ -147,14 +150,14 @@ class Learner(protocols.Learner):
             self.critic_step = Step(self.gradient_step_of_critics, [self.critic_optimizer], targets, context)
         optimizers = [each for each in (self.critic_optimizer, self.actor_optimizer, self.alpha_optimizer) if each]
         self.step = Step(self.gradient_step, optimizers, targets, context)
-        self.transferable_components = tuple(name for name in TRANSFERABLE if name in self.components())
+        self.transferable_components = TRANSFERABLE if self.target else ("agent", "critics")
 
-    def make_critic_optimizer(self, context: Context) -> Optimizer:
+    def make_critic_optimizer(self, context: Context[AlgorithmConfig]) -> Optimizer:
         """Create the critic optimizer (loss J_Q)."""
         uses = [self.agent, *([self.target.module] if self.target else []), self.temperature]
         return Optimizer(self.critics, self.critic_objective, self.config.critic.optimizer, context, uses=uses)
 
-    def make_alpha_optimizer(self, context: Context) -> Optimizer | None:
+    def make_alpha_optimizer(self, context: Context[AlgorithmConfig]) -> Optimizer | None:
         """Create the optimizer of the temperature (loss J(α)), or return None if α is constant."""
         alpha = self.config.alpha
         return None if alpha.fixed else Optimizer(self.temperature, self.alpha_objective, alpha.optimizer, context)
@@ -284,18 +287,10 @@ class Learner(protocols.Learner):
         return {name: part for name in self.part_names if (part := getattr(self, name, None)) is not None}
 
 
-def build(context: Context) -> tuple[Learner, Replay, TrainingSchedule]:
+def build(context: Context[Config]) -> tuple[Learner, Replay, TrainingSchedule]:
     """Build the learner, the replay buffer and the training schedule of a run.
 
     The initial weights are random; they depend only on the seed of the run (`seed`).
     """
-    return with_memory(context, Learner(context))
-
-
-def with_memory(context: Context, learner: Any) -> tuple[Any, Replay, TrainingSchedule]:
-    """Build the replay buffer and the training schedule for a learner that is trained on transitions of n steps.
-
-    Return the learner, the buffer and the schedule, as `build` must return them.
-    """
-    sampler = Transitions(context.config.algo.n_step)
-    return learner, *make_replay(context, sampler, before=rows_before(learner.agent.history))
+    learner = Learner(context)
+    return learner, *make_replay(context, Transitions(context.algo.n_step), before=rows_before(learner.agent.history))

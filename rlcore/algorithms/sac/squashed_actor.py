@@ -1,12 +1,12 @@
-"""Agent of soft actor-critic algorithms: its policy is a normal distribution squashed by tanh."""
+"""Agents of soft actor-critic algorithms: their policy is a normal distribution squashed by tanh."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from rlcore.algorithms.sac.config import Config, SquashedActorConfig
+from rlcore.algorithms.sac.critics import ObsEncoder
 from rlcore.functional.distributions import TanhNormal
 from rlcore.functional.noise import Noise
 from rlcore.nn.encoder import MultiEncoder
@@ -23,22 +23,18 @@ class SquashedActor(nn.Module):
     The agent's actions, which a replay buffer stores, are the values before the tanh.
 
     Args:
-        config: config of a soft actor-critic algorithm; its observation keys, normalization and actor layers are used.
+        config: config of the actor network.
         spec: observation and action spaces of the environment.
-        distribution: not used, because the only supported distribution is the squashed normal. Agents of other
-            algorithms have the same argument.
+        encoder: observation encoder.
         rng: CPU generator for the initialization.
-        encoder: observation encoder; None = create one from the config.
     """
 
-    def __init__(
-        self, config: Any, spec: EnvSpec, distribution: str, rng: torch.Generator, encoder: Any = None
-    ) -> None:
+    def __init__(self, config: SquashedActorConfig, spec: EnvSpec, encoder: ObsEncoder, rng: torch.Generator) -> None:
         super().__init__()
-        self.encoder = make_encoder(config, spec, rng) if encoder is None else encoder
-        self.keys = (*self.encoder.vectors, *self.encoder.images)
-        self.history, self.log_std_min = spec.windows(self.keys), config.actor.log_std_min
-        self.actor = Network(self.encoder.output_size, config.actor, rng)
+        self.encoder = encoder
+        self.keys = (*encoder.vectors, *encoder.images)
+        self.history, self.log_std_min = spec.windows(self.keys), config.log_std_min
+        self.actor = Network(encoder.output_size, config, rng)
         self.head = PolicyHead(self.actor.output_size, spec.action, "tanh_normal", ActorConfig(), rng)
 
     def forward(self, obs: dict[str, Tensor], ranks: Ranks | None = None) -> TanhNormal:
@@ -87,8 +83,25 @@ class SquashedActor(nn.Module):
         return self.head.from_env(action)
 
 
-def make_encoder(config: Any, spec: EnvSpec, rng: torch.Generator) -> MultiEncoder:
-    """Create an observation encoder from the config of a soft actor-critic algorithm.
+class Agent(SquashedActor):
+    """Agent of SAC, DroQ, CrossQ and SimBa.
+
+    Args:
+        config: config of the algorithm; its observation keys, normalization and layers are used.
+        spec: observation and action spaces of the environment.
+        distribution: not used, because the only supported distribution is the squashed normal. Agents of other
+            algorithms have the same argument.
+        rng: CPU generator for the initialization.
+    """
+
+    encoder: MultiEncoder
+
+    def __init__(self, config: Config, spec: EnvSpec, distribution: str, rng: torch.Generator) -> None:
+        super().__init__(config.actor, spec, make_encoder(config, spec, rng), rng)
+
+
+def make_encoder(config: Config, spec: EnvSpec, rng: torch.Generator) -> MultiEncoder:
+    """Create an observation encoder from the config of SAC.
 
     A learner calls this function twice: the actor's encoder is trained with the policy loss, and the encoder that all
     critics share with the critic loss.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +26,7 @@ class Temperature(nn.Module):
         """Current temperature α [], detached from the graph."""
         return self.log_alpha.detach().exp()
 
-    def _apply(self, fn: Any, recurse: bool = True) -> Temperature:
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Convert or move the module, but keep log α in float32 or float64.
 
         In bfloat16, small updates of log α would be rounded away.

@@ -81,7 +81,7 @@ def test_exploration_amount_decays_to_minimum() -> None:
     keys = ActorKeys(expl_amount=0.4, expl_decay=100.0, expl_min=0.15)
     assert [keys.exploration(step) for step in (0, 100, 150, 10_000)] == [0.4, 0.2, 0.15, 0.15]
     assert ActorKeys(expl_amount=0.4).exploration(10**6) == 0.4
-    assert not ActorKeys().explores and ActorKeys(expl_min=0.1).explores
+    assert ActorKeys().exploration(0) == 0 and ActorKeys(expl_min=0.1).exploration(0) == 0.1
 
 
 def test_explorer_samples_allowed_actions_uniformly() -> None:

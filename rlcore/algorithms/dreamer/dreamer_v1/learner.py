@@ -39,7 +39,7 @@ from rlcore.algorithms.dreamer.learner import (
     make_behavior_policy,
     memory_and_plan,
 )
-from rlcore.algorithms.dreamer.rssm import GaussianLatent, ModelState
+from rlcore.algorithms.dreamer.rssm import Gaussian, GaussianLatent, ModelState
 from rlcore.data.replay import Replay
 from rlcore.functional.noise import Noise
 from rlcore.functional.returns import lambda_return
@@ -112,6 +112,7 @@ class Learner(DreamerLearner):
     """Dreamer V1 learner: one gradient step of each optimizer per batch of sequences."""
 
     agent_class, behavior_class = Agent, Behavior
+    config: Config
 
     def model_loss(self, batch: Segment, rng: Noise) -> LossTermsAux:
         """Compute the loss of the world model (arXiv:1912.01603, eq. 10).
@@ -123,6 +124,7 @@ class Learner(DreamerLearner):
         """
         config = self.config.world_model
         state, prior, posterior, observation, reward = self.observe(batch, rng, unit_normal_loss)
+        assert isinstance(prior, Gaussian) and isinstance(posterior, Gaussian)
         target = self.config.gamma * (~batch.terminated).to(reward)  # [L, N]
         ends = config.continue_scale_factor * self.agent.world.continue_loss(self.head_input("continue", state), target)
         kl = mean_free_nats(normal_kl(posterior, prior), config.kl_free_nats, self.ranks)
@@ -131,6 +133,6 @@ class Learner(DreamerLearner):
         return self.reduce_model_loss(loss, terms, normal_measures(posterior, prior), state)
 
 
-def build(context: Context) -> tuple[Learner, Replay, TrainingSchedule]:
+def build(context: Context[Config]) -> tuple[Learner, Replay, TrainingSchedule]:
     """Build learner, replay buffer and training schedule; the seed (random stream `init`) determines the weights."""
     return Learner(context), *memory_and_plan(context)

@@ -28,8 +28,6 @@ Differences from the paper, which the authors' code and SheepRL's `dreamer_v2` h
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -116,10 +114,13 @@ def actor_loss(
 class Behavior(DreamerBehavior):
     """Actor and critic of Dreamer V2: the actor loss mixes REINFORCE and gradients through the model."""
 
-    def __init__(self, context: Context, *inputs: Any, **more: Any) -> None:
-        mix = context.config.algo.actor.objective_mix
-        self.mix = float(not context.spec.action.continuous) if mix is None else mix
-        super().__init__(context, *inputs, **more)
+    config: Config
+
+    @property
+    def mix(self) -> float:
+        """Weight ρ of REINFORCE in the actor loss; the default is 1 for discrete actions and 0 for continuous ones."""
+        mix = self.config.actor.objective_mix
+        return float(not self.actor.action.continuous) if mix is None else mix
 
     def predicted_reward(self, imagined: Imagined) -> Tensor:
         """Return the rewards that the world model predicts at all imagined states except the last, [H, L·N]."""
@@ -156,6 +157,7 @@ class Learner(DreamerLearner):
     """Dreamer V2 learner: one gradient step of each optimizer per batch of sequences."""
 
     agent_class, behavior_class = Agent, Behavior
+    config: Config
 
     def model_loss(self, batch: Segment, rng: Noise) -> LossTermsAux:
         """Compute the loss of the world model (arXiv:2010.02193, eq. 2).
@@ -166,6 +168,7 @@ class Learner(DreamerLearner):
         """
         config = self.config.world_model
         state, prior, posterior, observation, reward = self.observe(batch, rng, unit_normal_loss)
+        assert isinstance(prior, Tensor) and isinstance(posterior, Tensor)
         target = self.config.gamma * (~batch.terminated).to(reward)  # [L, N]
         discount = config.discount_scale_factor * self.agent.world.continue_loss(
             self.head_input("continue", state), target
@@ -177,6 +180,6 @@ class Learner(DreamerLearner):
         return self.reduce_model_loss(loss, terms, categorical_measures(posterior, prior), state)
 
 
-def build(context: Context) -> tuple[Learner, Replay, TrainingSchedule]:
+def build(context: Context[Config]) -> tuple[Learner, Replay, TrainingSchedule]:
     """Build learner, replay buffer and training schedule; the seed (random stream `init`) determines the weights."""
     return Learner(context), *memory_and_plan(context)

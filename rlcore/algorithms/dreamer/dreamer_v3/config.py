@@ -93,10 +93,9 @@ class ActorConfig(DenseConfig):
     moments: MomentsConfig = arg(MomentsConfig(), "scale of the returns")
     optimizer: OptimizerConfig = arg(OptimizerConfig(lr=3e-5, eps=1e-5), "optimizer of the actor")
 
-    @property
-    def explores(self) -> bool:
-        """Always False: Dreamer V3 adds no exploration noise during collection."""
-        return False
+    def exploration(self, policy_steps: int) -> float:
+        """Return 0, because Dreamer V3 adds no exploration noise during collection."""
+        return 0.0
 
     def policy(self, kind: str) -> PolicySpec:
         """Return the settings of the policy distribution; `kind` is its name, "discrete" or "scaled"."""

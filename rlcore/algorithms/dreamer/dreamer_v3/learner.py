@@ -25,10 +25,10 @@ Differences from the paper, which the authors' code of 2023 and SheepRL's `dream
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rlcore import protocols
 from rlcore.algorithms.dreamer.behavior import DreamerBehavior
@@ -140,13 +140,19 @@ def actor_loss(objective: Tensor, entropy: Tensor, weight: Tensor, coef: float) 
 class Behavior(DreamerBehavior):
     """Actor and critic of Dreamer V3: advantages are divided by the scale of returns, and the critic is two-hot."""
 
-    def __init__(self, context: Context, *inputs: Any, **more: Any) -> None:
-        config: Config = context.config.algo
-        self.moments: Any = context.fabric.to_device(ReturnScale(config.actor.moments))
-        self.modules = [self.moments]
-        mix = config.actor.objective_mix
-        self.mix = float(not context.spec.action.continuous) if mix is None else mix
-        super().__init__(context, *inputs, **more)
+    config: Config
+
+    def make_modules(self, context: Context[Config]) -> Sequence[nn.Module]:
+        """Create the scale of returns, which is updated when the actor loss is computed."""
+        self.moments = ReturnScale(context.algo.actor.moments)
+        context.fabric.to_device(self.moments)
+        return [self.moments]
+
+    @property
+    def mix(self) -> float:
+        """Weight of REINFORCE in the actor loss; the default is 1 for discrete actions and 0 for continuous ones."""
+        mix = self.config.actor.objective_mix
+        return float(not self.actor.action.continuous) if mix is None else mix
 
     def critic_scale(self) -> float | None:
         """Return the initialization scale of the critic's output layer: 0 in the paper."""
@@ -198,6 +204,7 @@ class Learner(DreamerLearner):
     """Dreamer V3 learner: one gradient step of each optimizer per batch of sequences."""
 
     agent_class, behavior_class = Agent, Behavior
+    config: Config
 
     def model_loss(self, batch: Segment, rng: Noise) -> LossTermsAux:
         """Compute the loss of the world model (arXiv:2301.04104v1, eq. 4).
@@ -209,6 +216,7 @@ class Learner(DreamerLearner):
         """
         config = self.config.world_model
         state, prior, posterior, observation, reward = self.observe(batch, rng, squared_distance)
+        assert isinstance(prior, Tensor) and isinstance(posterior, Tensor)
         continues = (~batch.terminated).to(reward)  # [L, N]
         ends = config.continue_scale_factor * self.agent.world.continue_loss(
             self.head_input("continue", state), continues
@@ -219,6 +227,6 @@ class Learner(DreamerLearner):
         return self.reduce_model_loss(loss, terms, categorical_measures(posterior, prior), state)
 
 
-def build(context: Context) -> tuple[Learner, Replay, TrainingSchedule]:
+def build(context: Context[Config]) -> tuple[Learner, Replay, TrainingSchedule]:
     """Build learner, replay buffer and training schedule; the seed (random stream `init`) determines the weights."""
     return Learner(context), *memory_and_plan(context)

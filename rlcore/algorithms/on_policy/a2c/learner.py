@@ -31,7 +31,7 @@ from rlcore.algorithms.on_policy.learner import OnPolicyLearner
 from rlcore.data.history import add_history
 from rlcore.data.rollout import Rollout, split
 from rlcore.data.steps import transitions
-from rlcore.functional.stats import mean_over, reduce_loss, standardize
+from rlcore.functional.stats import LossTerms, mean_over, reduce_loss, standardize
 from rlcore.functional.tree import map_leaves
 from rlcore.types import Batch, Context, Metrics, TrainingSchedule, Trajectory
 
@@ -94,6 +94,8 @@ def value_loss(value: Tensor, returns: Tensor) -> Tensor:
 class Learner(OnPolicyLearner):
     """A2C learner: one gradient step per rollout."""
 
+    config: Config
+
     def update(self, batch: Batch, rng: np.random.Generator) -> Metrics:
         """Update the agent with a rollout [T, B].
 
@@ -143,7 +145,7 @@ class Learner(OnPolicyLearner):
         samples = A2CSamples(steps.obs, steps.action, advantage, advantage + steps.extras["value"], step.weight)
         return map_leaves(lambda column: column.flatten(0, 1), samples)
 
-    def loss(self, batch: A2CSamples, coefs: Mapping[str, float]) -> tuple[Tensor, Tensor, Metrics]:
+    def loss(self, batch: A2CSamples, coefs: Mapping[str, float]) -> LossTerms:
         """Compute policy loss + `vf_coef` · value loss + `ent_coef` · entropy loss over N samples.
 
         Return the loss summed over samples, the sum of the sample weights, and the means to log.
@@ -161,10 +163,9 @@ class Learner(OnPolicyLearner):
         )
 
 
-def build(context: Context) -> tuple[Learner, Rollout, TrainingSchedule]:
+def build(context: Context[Config]) -> tuple[Learner, Rollout, TrainingSchedule]:
     """Build the learner, the rollout buffer and the training schedule of a run.
 
     The initial weights are random; they depend only on the seed of the run (`seed`).
     """
-    config: Config = context.config.algo
-    return Learner(context), Rollout(), TrainingSchedule(config.total_steps, config.rollout_steps)
+    return Learner(context), Rollout(), TrainingSchedule(context.algo.total_steps, context.algo.rollout_steps)

@@ -18,7 +18,7 @@ Differences from the paper:
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -31,23 +31,34 @@ from rlcore.data.history import gather_history
 from rlcore.data.rollout import Rollout, fill_groups, minibatches, split
 from rlcore.data.steps import transitions
 from rlcore.functional.distributions import Policy
-from rlcore.functional.stats import mean_over, reduce_loss, standardize
+from rlcore.functional.stats import LossTerms, mean_over, reduce_loss, standardize
 from rlcore.types import Batch, Context, Metrics, TrainingSchedule
 
 __all__ = ["Agent", "Learner", "build"]
 
 
-class PPOSamples(NamedTuple):
+Obs = TypeVar("Obs")
+
+
+class Observations(Protocol):
+    """Observations of the N samples of a rollout."""
+
+    def at(self, rows: Tensor, /) -> object:
+        """Return the input of `Agent.forward` for the samples with the indices `rows` [*M]."""
+        ...
+
+
+class PPOSamples(NamedTuple, Generic[Obs]):
     """N samples (time steps) of a rollout, or of a minibatch.
 
     `action` is [N, A]; all other tensors except `obs` are [N]. `weight` is 1 for transitions and 0 for steps that only
     reset an environment; a sample of weight 0 does not contribute to the loss.
 
-    `obs` has one of two types. In a minibatch, it is the input of `Agent.forward`, key -> [N, ...]. In the samples of a
-    rollout, it is an object with a method `at`, which takes sample indices and returns the input of `Agent.forward`.
+    In a minibatch, `obs` is the input of `Agent.forward`, key -> [N, ...]. In a rollout, it is `Observations`, from
+    which minibatches are selected.
     """
 
-    obs: Any
+    obs: Obs
     action: Tensor
     old_logprob: Tensor
     old_value: Tensor
@@ -55,7 +66,7 @@ class PPOSamples(NamedTuple):
     returns: Tensor
     weight: Tensor
 
-    def at(self, rows: Tensor, advantage: Tensor, weight: Tensor) -> PPOSamples:
+    def at(self: PPOSamples[Observations], rows: Tensor, advantage: Tensor, weight: Tensor) -> PPOSamples[object]:
         """Select K minibatches of M samples each; the result has tensors [K, M, ...].
 
         `rows` [K, M] contains the indices of the samples. `advantage` and `weight` [K, M] replace the stored advantages
@@ -113,8 +124,8 @@ def approximate_kl(log_ratio: Tensor) -> Tensor:
 
 
 def objective(
-    policy: Policy, value: Tensor, batch: PPOSamples, coefs: Mapping[str, float], config: Config
-) -> tuple[Tensor, Tensor, Metrics]:
+    policy: Policy, value: Tensor, batch: PPOSamples[object], coefs: Mapping[str, float], config: Config
+) -> LossTerms:
     """Compute the PPO loss (arXiv:1707.06347, eq. 9) of M samples: policy loss, value loss and entropy bonus.
 
     Args:
@@ -147,6 +158,8 @@ def objective(
 class Learner(OnPolicyLearner):
     """PPO learner: algorithm 1 of the paper, "optimize surrogate L with K epochs and minibatch size M"."""
 
+    config: Config
+
     def update(self, batch: Batch, rng: np.random.Generator) -> Metrics:
         """Update the agent with a rollout [T, B]: several epochs of gradient steps on minibatches.
 
@@ -168,7 +181,7 @@ class Learner(OnPolicyLearner):
         return self.average(logged, coefs)
 
     @torch.no_grad()
-    def samples(self, batch: Batch) -> PPOSamples:
+    def samples(self, batch: Batch) -> PPOSamples[Observations]:
         """Return the N = T·B samples of a rollout [T, B], with advantages (arXiv:1707.06347, eq. 11-12) and returns."""
         steps, step = batch.steps, transitions(batch)
         obs, last = self.prepare_obs(batch)
@@ -177,10 +190,10 @@ class Learner(OnPolicyLearner):
         columns = (steps.action, logprob, value, advantage, advantage + value, step.weight)
         return PPOSamples(obs, *(column.flatten(0, 1) for column in columns))
 
-    def prepare_obs(self, batch: Batch) -> tuple[Any, Any]:
+    def prepare_obs(self, batch: Batch) -> tuple[Observations, object]:
         """Return the agent's inputs at the time steps 0 to T-1 of a rollout [T, B], and its input at time step T.
 
-        The first result is an object with a method `at`, which returns the inputs of selected samples.
+        The inputs of selected samples are returned by the method `at` of the first result.
         """
         return gather_history(batch, self.agent.history, self.agent.keys)
 
@@ -200,7 +213,7 @@ class Learner(OnPolicyLearner):
         rows, weight = fill_groups(*drawn, config.accumulate_minibatches, self.ranks.sum)
         return rows, weight.expand_as(rows)
 
-    def take_steps(self, epochs: Iterable[PPOSamples], coefs: Mapping[str, float]) -> list[Metrics]:
+    def take_steps(self, epochs: Iterable[PPOSamples[object]], coefs: Mapping[str, float]) -> list[Metrics]:
         """Take the gradient steps of an update.
 
         One gradient step uses `accumulate_minibatches` minibatches. If the KL divergence of a step's minibatches
@@ -223,7 +236,7 @@ class Learner(OnPolicyLearner):
             self.updates += 1
         return logged
 
-    def gradient_step(self, minibatches: Sequence[PPOSamples], coefs: Mapping[str, float]) -> Metrics:
+    def gradient_step(self, minibatches: Sequence[PPOSamples[object]], coefs: Mapping[str, float]) -> Metrics:
         """Take one gradient step on the PPO loss of several minibatches (arXiv:1707.06347, eq. 9); return means to log.
 
         If the KL divergence between old and new policy on these minibatches exceeds 1.5 times `target_kl`, the step is
@@ -240,7 +253,7 @@ class Learner(OnPolicyLearner):
         stop = summed / total > 1.5 * self.config.target_kl
         return metrics | {"Info/grad_norm": self.optimizer.apply(unless=stop), "stop": stop}
 
-    def loss(self, batch: PPOSamples, coefs: Mapping[str, float]) -> tuple[Tensor, Tensor, Metrics]:
+    def loss(self, batch: PPOSamples[object], coefs: Mapping[str, float]) -> LossTerms:
         """Compute the PPO loss (arXiv:1707.06347, eq. 9) of a minibatch.
 
         Return the loss summed over samples, the sum of the sample weights, and the means to log.
@@ -249,10 +262,9 @@ class Learner(OnPolicyLearner):
         return objective(policy, value, batch, coefs, self.config)
 
 
-def build(context: Context) -> tuple[Learner, Rollout, TrainingSchedule]:
+def build(context: Context[Config]) -> tuple[Learner, Rollout, TrainingSchedule]:
     """Build the learner, the rollout buffer and the training schedule of a run.
 
     The initial weights are random; they depend only on the seed of the run (`seed`).
     """
-    config: Config = context.config.algo
-    return Learner(context), Rollout(), TrainingSchedule(config.total_steps, config.rollout_steps)
+    return Learner(context), Rollout(), TrainingSchedule(context.algo.total_steps, context.algo.rollout_steps)

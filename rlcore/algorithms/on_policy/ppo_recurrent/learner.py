@@ -20,7 +20,7 @@ Differences from the paper: each sample is used in `update_epochs` epochs, by th
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -29,7 +29,7 @@ from torch import Tensor
 from rlcore.algorithms.on_policy.actor_critic import ActorCritic
 from rlcore.algorithms.on_policy.ppo import learner as ppo
 from rlcore.algorithms.on_policy.ppo_recurrent.config import Config
-from rlcore.data.history import SamplesWithHistory
+from rlcore.data.history import SamplesWithHistory, gather_history
 from rlcore.data.rollout import Rollout, cut_sequences, fill_groups, minibatches
 from rlcore.functional.distributions import Policy
 from rlcore.functional.noise import Noise
@@ -92,7 +92,7 @@ class Agent(ActorCritic):
         rng: CPU generator for the initialization.
     """
 
-    def __init__(self, config: Any, spec: EnvSpec, distribution: str, rng: torch.Generator) -> None:
+    def __init__(self, config: Config, spec: EnvSpec, distribution: str, rng: torch.Generator) -> None:
         super().__init__(config, spec, distribution, rng)
         self.history, self.action = self.history | {ACTION: Window(1)}, spec.action
         self.forgets = config.reset_recurrent_state_on_done
@@ -158,13 +158,14 @@ class Learner(ppo.Learner):
     """Recurrent PPO learner: PPO with minibatches of sequences."""
 
     agent_class = Agent
+    config: Config
 
     def prepare_obs(self, batch: Batch) -> tuple[SequenceRows, Seen]:
         """Return the agent's inputs at the time steps 0 to T-1 of a rollout [T, B], and its input at time step T.
 
         The inputs include the carries (recurrent states) that were stored during data collection.
         """
-        obs, last_obs = super().prepare_obs(batch)
+        obs, last_obs = gather_history(batch, self.agent.history, self.agent.keys)
         steps, last = batch.steps, batch.last
         carry = {name: steps.extras[name].flatten(0, 1) for name in last.carry}
         rows = SequenceRows(obs, steps.is_first.flatten(0, 1), carry, self.config.sequence_length)
@@ -193,10 +194,9 @@ class Learner(ppo.Learner):
         return cut[chosen].transpose(2, 3).flatten(2), weight.transpose(2, 3).flatten(2)
 
 
-def build(context: Context) -> tuple[Learner, Rollout, TrainingSchedule]:
+def build(context: Context[Config]) -> tuple[Learner, Rollout, TrainingSchedule]:
     """Build the learner, the rollout buffer and the training schedule of a run.
 
     The initial weights are random; they depend only on the seed of the run (`seed`).
     """
-    config: Config = context.config.algo
-    return Learner(context), Rollout(), TrainingSchedule(config.total_steps, config.rollout_steps)
+    return Learner(context), Rollout(), TrainingSchedule(context.algo.total_steps, context.algo.rollout_steps)

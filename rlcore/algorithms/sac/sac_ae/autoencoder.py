@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +26,7 @@ from rlcore.spec import EnvSpec
 
 FILTERS, KERNEL, STRIDES = 32, 3, (2, 1, 1, 1)
 LEVELS = 32  # 5 bits
+Convolution = TypeVar("Convolution", nn.Conv2d, nn.ConvTranspose2d)
 
 
 def initialise_orthogonal(module: nn.Module, rng: torch.Generator) -> None:
@@ -80,7 +81,7 @@ class Trunk(nn.Module):
             (height, width), channels = specs[0].pixels, sum(part.channels for part in specs)
             layers: list[nn.Module] = []
             for stride in STRIDES:
-                layers += [_convolution(nn.Conv2d, channels, FILTERS * multiplier, stride=stride), nn.ReLU()]
+                layers += [_convolution(nn.Conv2d, channels, FILTERS * multiplier, stride), nn.ReLU()]
                 height, width = ((side - KERNEL) // stride + 1 for side in (height, width))
                 channels = FILTERS * multiplier
             self.shape, self.convolutions = (channels, height, width), nn.Sequential(*layers)
@@ -175,7 +176,8 @@ class Decoder(nn.Module):
             for _ in STRIDES[1:]:
                 layers += [_convolution(nn.ConvTranspose2d, channels, filters), nn.ReLU()]
                 channels = filters
-            layers.append(_convolution(nn.ConvTranspose2d, channels, sum(self.channels), stride=2, output_padding=1))
+            last = nn.ConvTranspose2d(channels, sum(self.channels), KERNEL, 2, output_padding=1, device="meta")
+            layers.append(last.to_empty(device="cpu"))
             self.deconvolutions = nn.Sequential(*layers)
             initialise_orthogonal(self.deconvolutions, rng)
         if vectors:
@@ -232,6 +234,6 @@ def five_bits(x: Tensor, noise: Tensor) -> Tensor:
     return (levels + noise) / LEVELS - 0.5
 
 
-def _convolution(kind: Any, inputs: int, outputs: int, **more: int) -> Any:
+def _convolution(kind: type[Convolution], inputs: int, outputs: int, stride: int = 1) -> Convolution:
     """Create a convolution with uninitialized weights."""
-    return nn.utils.skip_init(kind, inputs, outputs, KERNEL, device="cpu", **more)
+    return kind(inputs, outputs, KERNEL, stride, device="meta").to_empty(device="cpu")

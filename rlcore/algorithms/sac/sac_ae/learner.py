@@ -33,14 +33,16 @@ import torch
 from torch import Tensor, nn
 
 from rlcore import streams
+from rlcore.algorithms.replay import make_replay
 from rlcore.algorithms.sac import learner as sac
 from rlcore.algorithms.sac.critics import Critics
 from rlcore.algorithms.sac.sac_ae.autoencoder import Decoder, Encoder, Trunk, initialise_orthogonal
 from rlcore.algorithms.sac.sac_ae.config import Config
 from rlcore.algorithms.sac.squashed_actor import SquashedActor
 from rlcore.algorithms.sac.temperature import Temperature
-from rlcore.data.history import add_history
+from rlcore.data.history import add_history, rows_before
 from rlcore.data.replay import Replay
+from rlcore.data.samplers import Transitions
 from rlcore.data.steps import Transition, n_step
 from rlcore.functional.distributions import LOG_STD_MAX
 from rlcore.functional.noise import Noise
@@ -55,10 +57,12 @@ from rlcore.types import Batch, Context, Metrics, TrainingSchedule
 class Agent(SquashedActor):
     """Actor of SAC-AE: its encoder has a separate projection, but shares all other layers with the critics' encoder."""
 
+    encoder: Encoder
+
     def __init__(self, config: Config, spec: EnvSpec, distribution: str, rng: torch.Generator) -> None:
         part, keys = config.encoder, (config.mlp_keys.encoder, config.cnn_keys.encoder)
         trunk = Trunk(spec, *keys, part, part.cnn_channels_multiplier, rng)
-        super().__init__(config, spec, distribution, rng, Encoder(trunk, part.features_dim, rng))
+        super().__init__(config.actor, spec, Encoder(trunk, part.features_dim, rng), rng)
         for module in (self.actor, self.head):
             initialise_orthogonal(module, rng)
 
@@ -102,8 +106,11 @@ class Learner(sac.Learner):
         *(*sac.OPTIMIZERS, "decoder_optimizer"),
     )
 
-    def __init__(self, context: Context) -> None:
-        config, spec = context.config.algo, context.spec
+    config: Config
+    agent: Agent
+
+    def __init__(self, context: Context[Config]) -> None:
+        config, spec = context.algo, context.spec
         self.config, self.ranks, self.updates = config, context.ranks, 0
         self.noise = Noise(context.config.seed, "loss", context.ranks.rank, device=context.fabric.device)
         rng = torch.Generator().manual_seed(streams.integer(context.config.seed, "init"))  # equal on all ranks
@@ -116,13 +123,13 @@ class Learner(sac.Learner):
         self.temperature = Temperature(config.alpha.alpha)
         self.target_entropy = config.target_entropy(spec.action.size)
         self.target = Target(self.critics, context)
-        self._make_optimizers(config, context)
+        self._make_optimizers(context, encoder)
         optimizers = [each for each in (self.actor_optimizer, self.alpha_optimizer) if each]
         self.critic_step = Step(self.step_critics, [self.critic_optimizer], [self.target], context)
         self.actor_step = Step(self.improve_actor, optimizers, [], context)
         self.decoder_step = Step(self.improve_decoder, [self.decoder_optimizer], [], context)
 
-    def _make_optimizers(self, config: Config, context: Context) -> None:
+    def _make_optimizers(self, context: Context[Config], encoder: Encoder) -> None:
         """Create an optimizer for each loss.
 
         The shared layers of the encoder are trained with the critic loss and the reconstruction loss, but not with the
@@ -130,10 +137,10 @@ class Learner(sac.Learner):
         """
         self.critic_optimizer = self.make_critic_optimizer(context)
         self.alpha_optimizer = self.make_alpha_optimizer(context)
-        agent, uses = self.agent, [self.agent, self.critics, self.temperature]
+        agent, config, uses = self.agent, self.config, [self.agent, self.critics, self.temperature]
         own = nn.ModuleList([agent.encoder.projection, agent.actor, agent.head])  # without the trunk
         self.actor_optimizer = Optimizer(own, self.actor_objective, config.actor.optimizer, context, uses=uses)
-        both = nn.ModuleDict({"encoder": self.critics.encoder, "decoder": self.decoder})
+        both = nn.ModuleDict({"encoder": encoder, "decoder": self.decoder})
         self.decoder_optimizer = Optimizer(both, self.decoder_objective, config.reconstruction_optimizer(), context)
 
     def update(self, batch: Batch, rng: np.random.Generator) -> Metrics:
@@ -190,9 +197,10 @@ class Learner(sac.Learner):
         return reduce_loss(loss, batch.weight, Loss__reconstruction_loss=loss)
 
 
-def build(context: Context) -> tuple[Learner, Replay, TrainingSchedule]:
+def build(context: Context[Config]) -> tuple[Learner, Replay, TrainingSchedule]:
     """Build the learner, the replay buffer and the training schedule of a run.
 
     The initial weights are random; they depend only on the seed of the run (`seed`).
     """
-    return sac.with_memory(context, Learner(context))
+    learner = Learner(context)
+    return learner, *make_replay(context, Transitions(context.algo.n_step), before=rows_before(learner.agent.history))
