@@ -91,6 +91,17 @@ def test_learner_starts_from_stored_states_and_writes_back_new_ones(
         torch.testing.assert_close(written[name], torch.stack([getattr(state, name) for state in states]))
 
 
+def test_update_logs_a_metric_that_has_the_name_of_an_extra(config: RunConfig) -> None:
+    trainer = Trainer(config, compiled=False)
+    batch = draw_batches(trainer, 1)[0]
+    written: dict[str, Any] = {}
+    batch.write_back = written.update
+    with mock.patch.object(trainer.learner, "train_modules", lambda *inputs: {"deter": torch.tensor(7.0)}):
+        metrics = trainer.learner.update(batch, np.random.default_rng(0))
+    assert metrics["deter"] == 7.0
+    assert {name: value.ndim for name, value in written.items()} == {"deter": 3, "stoch": 3}
+
+
 def test_stored_states_change_what_is_learned(config: RunConfig) -> None:
     found = []
     for scale in (1.0, 1.0, 0.0):

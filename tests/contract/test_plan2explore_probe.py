@@ -58,6 +58,10 @@ def test_plan2explore_trains_both_behaviors(config: RunConfig) -> None:
     task, exploring = (behavior.actor for behavior in learner.behaviors)
     assert learner.behavior_policy.actor is exploring and learner.agent.actor is task
     assert "actor_exploration" in learner.components()
+    scales = {"moments", "moments_exploration"} & learner.components().keys()
+    networks = {name for name in learner.components() if name.startswith(("actor_e", "critic", "target_critic"))}
+    networks -= {"critic_optimizer", "critic_optimizer_exploration"}
+    assert {*learner.transferable_components} == {"agent", "actor_exploration"} | networks | scales
 
 
 def test_plan2explore_reward_is_ensemble_variance(config: RunConfig) -> None:

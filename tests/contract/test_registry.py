@@ -15,9 +15,11 @@ from rlcore.algorithms.on_policy.config import OnPolicyConfig
 from rlcore.config.groups import BufferConfig
 from rlcore.conformance.trainings import bits, find_all
 from rlcore.optim.optimizer import Optimizer
+from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
 from rlcore.store.checkpoint import nested_state
 from rlcore.train.run_trainer import RunTrainer
-from tests.learning.assembly import Trainer, assemble
+from rlcore.types import Context
+from tests.learning.assembly import Trainer, assemble, context
 from tests.runs import SMALL_DREAMER, SMALL_DREAMER_V1, SMALL_DREAMER_V2, prepare
 from tests.soaking import heavy
 
@@ -166,6 +168,24 @@ def test_exported_components_are_in_learner_state(algo: str) -> None:
         assert component in state
         assert not submodule or any(name.startswith(f"{submodule}.") for name in state[component]), place
         assert component in training.learner.transferable_components
+
+
+@pytest.mark.parametrize("algo", ["sac", "dreamer_v3"])
+def test_learner_calls_components_only_after_construction(algo: str) -> None:
+    module: Any = ALGORITHMS[algo]
+
+    class Later(module.learner.Learner):
+        def __init__(self, inputs: Context[Any]) -> None:
+            super().__init__(inputs)
+            self.later = self.agent
+
+        def components(self) -> dict[str, Any]:
+            return super().components() | {"later": self.later}
+
+    action = ActionSpec("Box", (1,), "float32", low=(-1.0,), high=(1.0,))
+    learner = Later(context(SETTINGS[algo], EnvSpec("Some-v0", {"state": ArraySpec((2,), "float32")}, action)))
+    assert {"agent", "critics" if algo == "sac" else "critic"} <= {*learner.transferable_components}
+    assert "later" in learner.components()
 
 
 def test_settings_cover_every_algorithm() -> None:

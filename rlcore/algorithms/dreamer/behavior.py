@@ -135,16 +135,19 @@ class DreamerBehavior:
         """
         return f"{name}_{self.name}" if self.name else name
 
-    def components(self) -> dict[str, protocols.Stateful]:
-        """Return the stateful components, except the actor if it is a part of the agent."""
+    def networks(self) -> dict[str, protocols.Stateful]:
+        """Return the components from which another run can start, except the actor if it is a part of the agent."""
         found: dict[str, protocols.Stateful | None] = {
             "actor": self.actor if self.name else None,
             "critic": self.critic,
             "target_critic": self.target,
-            "actor_optimizer": self.actor_optimizer,
-            "critic_optimizer": self.critic_optimizer,
         }
         return {self.named(name): part for name, part in found.items() if part is not None}
+
+    def components(self) -> dict[str, protocols.Stateful]:
+        """Return the stateful components: the networks and both optimizers."""
+        optimizers = {"actor_optimizer": self.actor_optimizer, "critic_optimizer": self.critic_optimizer}
+        return self.networks() | {self.named(name): optimizer for name, optimizer in optimizers.items()}
 
 
 def make_optimizer(

@@ -45,6 +45,9 @@ from rlcore.spec import ArraySpec, EnvSpec
 from rlcore.types import Batch, Context, Metrics, TrainingSchedule, Trajectory
 
 
+EXTRAS = "extras/"  # prefix of the extras among the results of a gradient step, which a `Step` returns as one dict
+
+
 class Segment(NamedTuple):
     """Batch of N sequences of L time steps for the losses; each tensor is [L, N, ...].
 
@@ -173,11 +176,6 @@ class DreamerLearner(protocols.Learner):
             optimizers += [behavior.actor_optimizer, behavior.critic_optimizer]
             targets += [] if behavior.target is None else [behavior.target]
         self.step = Step(self.gradient_step, optimizers, targets, context)
-        self.transferable_components = tuple(
-            name
-            for name in self.components()
-            if name.startswith(("agent", "actor", "critic", "target_critic", "moments")) and "optimizer" not in name
-        )
 
     def make_modules(self, context: Context[DreamerConfig], rng: torch.Generator) -> Sequence[Optimizer]:
         """Create networks that `train_modules` trains, and return their optimizers; the base class has none."""
@@ -191,6 +189,11 @@ class DreamerLearner(protocols.Learner):
         """
         world, actor, number = self.agent.world, self.agent.actor, self.agent.number
         return [self.behavior_class(context, world, actor, number, rng)]
+
+    @property
+    def transferable_components(self) -> tuple[str, ...]:
+        """Names of the components from which another run can start: the agent, and the networks of the behaviors."""
+        return ("agent", *(name for behavior in self.behaviors for name in behavior.networks()))
 
     @property
     def behavior(self) -> DreamerBehavior:
@@ -208,8 +211,8 @@ class DreamerLearner(protocols.Learner):
         self.updates += 1
         segment = segment_of(batch.steps, self.agent.actor, self.initial_state(batch))
         metrics = self.step(segment, tau, rng=self.noise)
-        if extras := {name: metrics.pop(name) for name in batch.steps.extras if name in metrics}:
-            self.write_back(batch, extras)
+        if new := [name for name in metrics if name.startswith(EXTRAS)]:
+            self.write_back(batch, {name.removeprefix(EXTRAS): metrics.pop(name) for name in new})
         found = mean_metrics([metrics], self.ranks)
         if self.explorer is not None:
             amount = self.config.actor.exploration(batch.policy_steps)
@@ -239,11 +242,12 @@ class DreamerLearner(protocols.Learner):
 
         A behavior is an actor and a critic that are trained for one reward, on trajectories imagined from the model
         states. `tau` is the fraction τ of the update of the target critics. Return the means to log, and the tensors of
-        `updated_extras`.
+        `updated_extras` with the prefix `EXTRAS`.
         """
         model = self.world_optimizer.minimize(batch, rng)
         states = ModelState(**model.aux)
-        found = model.metrics | self.updated_extras(states) | self.train_modules(states, batch, rng)
+        extras = {f"{EXTRAS}{name}": value for name, value in self.updated_extras(states).items()}
+        found = model.metrics | extras | self.train_modules(states, batch, rng)
         for behavior in self.behaviors:
             found |= behavior.train(states, batch.terminated, tau, rng)
         return found | {"Grads/world_model": model.norm}

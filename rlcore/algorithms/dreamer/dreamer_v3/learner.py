@@ -195,9 +195,9 @@ class Behavior(DreamerBehavior):
         loss = critic_loss(self.critic(feat), imagined["returns"], target, self.number) * imagined["weight"]
         return reduce_loss(loss.flatten(), torch.ones_like(loss).flatten(), Loss__value_loss=loss.flatten())
 
-    def components(self) -> dict[str, protocols.Stateful]:
-        """Return the stateful components: those of `DreamerBehavior`, and the scale of returns."""
-        return {**super().components(), self.named("moments"): self.moments}
+    def networks(self) -> dict[str, protocols.Stateful]:
+        """Return the components from which another run can start: those of `DreamerBehavior`, and the scale of returns."""
+        return {**super().networks(), self.named("moments"): self.moments}
 
 
 class Learner(DreamerLearner):
