@@ -44,7 +44,6 @@ from rlcore.optim.target import Target
 from rlcore.spec import ArraySpec, EnvSpec
 from rlcore.types import Batch, Context, Metrics, TrainingSchedule, Trajectory
 
-
 EXTRAS = "extras/"  # prefix of the extras among the results of a gradient step, which a `Step` returns as one dict
 
 

@@ -150,11 +150,7 @@ class Learner(protocols.Learner):
             self.critic_step = Step(self.gradient_step_of_critics, [self.critic_optimizer], targets, context)
         optimizers = [each for each in (self.critic_optimizer, self.actor_optimizer, self.alpha_optimizer) if each]
         self.step = Step(self.gradient_step, optimizers, targets, context)
-
-    @property
-    def transferable_components(self) -> tuple[str, ...]:
-        """Names of the components from which another run can start: agent, critics, and target critics if they exist."""
-        return TRANSFERABLE if self.target else ("agent", "critics")
+        self.transferable_components = TRANSFERABLE if self.target else ("agent", "critics")
 
     def make_critic_optimizer(self, context: Context[AlgorithmConfig]) -> Optimizer:
         """Create the critic optimizer (loss J_Q)."""

@@ -196,7 +196,7 @@ class Behavior(DreamerBehavior):
         return reduce_loss(loss.flatten(), torch.ones_like(loss).flatten(), Loss__value_loss=loss.flatten())
 
     def networks(self) -> dict[str, protocols.Stateful]:
-        """Return the components from which another run can start: those of `DreamerBehavior`, and the scale of returns."""
+        """Return the components from which another run can start: also the scale of returns."""
         return {**super().networks(), self.named("moments"): self.moments}
 
 
