@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from rlcore.nn.dropout import Dropout
 from rlcore.nn.network_keys import ACTIVATIONS, MLPConfig
 
 
@@ -63,26 +62,24 @@ def hidden_layer(
     activation: str,
     rng: torch.Generator,
     *,
-    dropout: float = 0.0,
     layer_norm: bool = False,
     gain: float | None = None,
 ) -> list[nn.Module]:
-    """Create a hidden layer: linear, optional dropout, optional LayerNorm, activation.
+    """Create a hidden layer: linear, optional LayerNorm, activation.
 
     Args:
         inputs: number of input features.
         units: number of output features.
         activation: name of the activation, a key of `rlcore.nn.network_keys.ACTIVATIONS`.
         rng: CPU generator for the initialization.
-        dropout: probability of the dropout layer before the LayerNorm (Hiraoka et al. 2022); 0 = no dropout layer.
         layer_norm: if True, add a LayerNorm before the activation.
         gain: gain of orthogonal initial weights; None = PyTorch's default initialization.
 
     Returns:
         Modules, in the order of the forward pass.
     """
-    between = [*([Dropout(dropout)] if dropout else []), *([nn.LayerNorm(units)] if layer_norm else [])]
-    return [linear(inputs, units, rng, gain), *between, getattr(nn, ACTIVATIONS[activation])()]
+    norm = [nn.LayerNorm(units)] if layer_norm else []
+    return [linear(inputs, units, rng, gain), *norm, getattr(nn, ACTIVATIONS[activation])()]
 
 
 class MLP(nn.Module):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -44,8 +43,8 @@ class Network(nn.Module):
         else:
             sizes = [inputs, *[units] * config.mlp_layers]
             for size in sizes[:-1]:
-                kind: dict[str, Any] = {"dropout": config.dropout, "layer_norm": config.layer_norm}
-                layers += hidden_layer(size, units, config.dense_act, rng, **kind)
+                layer, *others = hidden_layer(size, units, config.dense_act, rng, layer_norm=config.layer_norm)
+                layers += [layer, *([Dropout(config.dropout)] if config.dropout else []), *others]
                 layers += [BatchNorm(units, config.renorm_warmup)] if config.batch_norm else []
             units = sizes[-1]
         if outputs is not None:
