@@ -30,7 +30,7 @@ ACTIVATIONS: dict[str, str] = {
 }
 
 
-NATURE_LAYERS = ((32, 8, 4), (64, 4, 2), (64, 3, 1))  # filters, kernel, stride of `rlcore.nn.cnn`
+NATURE_LAYERS = ((32, 8, 4), (64, 4, 2), (64, 3, 1))  # filters, kernel, stride of `rlcore.nn.encoder`
 SMALLEST = 36  # smallest image side in pixels that `NATURE_LAYERS` accept; they reduce it to 1
 
 

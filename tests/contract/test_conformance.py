@@ -16,12 +16,12 @@ from rlcore import conformance
 from rlcore.algorithms import ALGORITHMS
 from rlcore.algorithms.on_policy.a2c import learner as a2c
 from rlcore.algorithms.on_policy.actor_critic import ActorCritic as Agent
+from rlcore.algorithms.on_policy.learner import RewardScaler
 from rlcore.algorithms.on_policy.ppo import learner as ppo
 from rlcore.compiled.whole_step import CapturedTensors
 from rlcore.config.build import build
 from rlcore.config.groups import EnvConfig, RunConfig
 from rlcore.conformance.trainings import find_all, fresh
-from rlcore.data.reward_scale import RewardScaler
 from rlcore.evaluation import loaded_policy
 from rlcore.functional.noise import Noise
 from rlcore.functional.stats import RunningMoments, standardize

@@ -12,7 +12,7 @@ from flows.config.compose import compose
 from rlcore.algorithms import ALGORITHMS
 from rlcore.algorithms.dreamer.learner import memory_and_plan
 from rlcore.data.samplers import Episodes, Sequences
-from rlcore.functional.two_hot import TwoHot
+from rlcore.functional.scalars import TwoHot
 from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
 from rlcore.store.checkpoint import nested_state
 from rlcore.types import Context, SingleProcess

@@ -13,9 +13,9 @@ from torch import Tensor
 from rlcore.algorithms.dreamer.imagination import Imagined
 from rlcore.algorithms.dreamer.latents import unimix
 from rlcore.algorithms.dreamer.rssm import ModelState
-from rlcore.algorithms.dreamer.world_model import ScalarHead
 from rlcore.functional.distributions import Categoricals
 from rlcore.functional.noise import Noise
+from rlcore.functional.scalars import ScalarHead
 from rlcore.types import SingleProcess
 
 

@@ -15,8 +15,7 @@ from rlcore.algorithms.dreamer.dreamer_v2 import learner as v2
 from rlcore.algorithms.dreamer.dreamer_v3 import learner as v3
 from rlcore.algorithms.dreamer.return_scale import ReturnScale
 from rlcore.algorithms.dreamer.world_keys import MomentsConfig
-from rlcore.functional.two_hot import TwoHot
-from rlcore.functional.unit_normal import UnitNormal
+from rlcore.functional.scalars import TwoHot, UnitNormal
 from tests.golden import dreamer_v1_mutants, dreamer_v2_mutants, dreamer_v3_mutants
 from tests.golden.imagined import Heads, objectives
 from tests.golden.mutants import Mutant, changed

@@ -17,8 +17,7 @@ from rlcore.algorithms.dreamer.latents import unimix
 from rlcore.algorithms.dreamer.return_scale import ReturnScale
 from rlcore.algorithms.dreamer.world_keys import MomentsConfig
 from rlcore.algorithms.dreamer.world_model import WorldModel
-from rlcore.functional.two_hot import TwoHot
-from rlcore.functional.unit_normal import squared_distance
+from rlcore.functional.scalars import TwoHot, squared_distance
 from tests.golden.dreamer_oracle import TOLERANCE, near
 from tests.golden.imagined import Heads, objectives
 from tests.golden.oracle import fixture, part

@@ -18,8 +18,9 @@ from rlcore.algorithms.dreamer.imagination import Imagined
 from rlcore.algorithms.dreamer.latent_actor import LatentActor
 from rlcore.algorithms.dreamer.rssm import ModelState
 from rlcore.algorithms.dreamer.world_keys import TrainedGroup
-from rlcore.algorithms.dreamer.world_model import ScalarHead, WorldModel
+from rlcore.algorithms.dreamer.world_model import WorldModel
 from rlcore.functional.noise import Noise
+from rlcore.functional.scalars import ScalarHead
 from rlcore.functional.stats import LossTerms, LossTermsAux, reduce_loss
 from rlcore.optim.optimizer import Loss, Optimizer
 from rlcore.optim.target import Target

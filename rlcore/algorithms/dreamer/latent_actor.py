@@ -14,8 +14,8 @@ from rlcore.algorithms.dreamer.world_keys import MLPSpec, PolicySpec
 from rlcore.functional.distributions import Categoricals, Normal, Policy, SquashedNormal, TruncatedNormal
 from rlcore.functional.noise import Noise
 from rlcore.functional.precision import to_float32
-from rlcore.nn.action_form import ActionForm
 from rlcore.nn.encoder import flatten_actions
+from rlcore.nn.policy_head import ActionForm
 from rlcore.spec import ActionSpec
 
 Spread = Callable[[Tensor, Tensor, PolicySpec], Policy]

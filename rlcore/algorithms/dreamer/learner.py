@@ -32,11 +32,12 @@ from rlcore.algorithms.dreamer.latent_actor import LatentActor
 from rlcore.algorithms.dreamer.networks import DEFAULT, Networks
 from rlcore.algorithms.dreamer.rssm import Distribution, Latent, ModelState
 from rlcore.algorithms.dreamer.world_agent import WorldAgent
-from rlcore.algorithms.dreamer.world_model import Distance, ScalarHead, WorldModel
+from rlcore.algorithms.dreamer.world_model import Distance, WorldModel
 from rlcore.algorithms.replay import make_replay
 from rlcore.data.replay import Replay
 from rlcore.data.samplers import Episodes, Sequences
 from rlcore.functional.noise import Noise
+from rlcore.functional.scalars import ScalarHead
 from rlcore.functional.stats import LossTermsAux, mean_metrics, reduce_loss
 from rlcore.optim.optimizer import Optimizer
 from rlcore.optim.step import Step

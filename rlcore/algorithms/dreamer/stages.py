@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from rlcore.algorithms.dreamer.dense import Norm, convolution, glorot_linear
 from rlcore.algorithms.dreamer.world_keys import CNNSpec
 from rlcore.functional.precision import to_float32
-from rlcore.nn.cnn import pixels, scale_pixels
+from rlcore.nn.encoder import pixels, scale_pixels
 from rlcore.spec import ArraySpec
 
 SMALL = 4  # image side in pixels after the last padded stage
@@ -41,7 +41,7 @@ class PixelNorm(nn.Module):
 
     If there are at most 4 channels, the norm is computed with elementwise operations on each channel. PyTorch's
     LayerNorm processes one pixel after the other, which then takes three times as long. The result is channels_last,
-    the memory format of the convolutions (see `rlcore.nn.cnn.pixels`).
+    the memory format of the convolutions (see `rlcore.nn.encoder.pixels`).
 
     Args:
         channels: C; number of channels.

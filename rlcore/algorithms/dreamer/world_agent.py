@@ -7,9 +7,10 @@ from torch import Tensor, nn
 
 from rlcore.algorithms.dreamer.latent_actor import LatentActor
 from rlcore.algorithms.dreamer.rssm import ModelState
-from rlcore.algorithms.dreamer.world_model import ScalarHead, WorldModel
+from rlcore.algorithms.dreamer.world_model import WorldModel
 from rlcore.functional.distributions import Categoricals
 from rlcore.functional.noise import Noise
+from rlcore.functional.scalars import ScalarHead
 from rlcore.nn.action_masks import choose
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -16,29 +16,12 @@ from rlcore.algorithms.dreamer.rssm import RSSM, Distribution, Latent, ModelStat
 from rlcore.algorithms.dreamer.stages import restore, show
 from rlcore.algorithms.dreamer.world_keys import ObservationKeys, WorldKeys
 from rlcore.functional.precision import to_float32
-from rlcore.functional.symlog import symexp, symlog
+from rlcore.functional.scalars import ScalarHead, symexp, symlog
 from rlcore.nn.encoder import flatten
 from rlcore.spec import ArraySpec, EnvSpec
 
 Obs = Mapping[str, Tensor]
 Distance = Callable[[Tensor, Tensor, int], Tensor]  # (prediction, target, number of leading dimensions) -> [*lead]
-
-
-class ScalarHead(Protocol):
-    """Protocol of the distribution of a predicted scalar, a reward or value; `TwoHot` and `UnitNormal` implement it."""
-
-    @property
-    def outputs(self) -> int:
-        """Number K of network outputs for one scalar."""
-        ...
-
-    def loss(self, outputs: Tensor, x: Tensor, /) -> Tensor:
-        """Compute the loss -log p(x), [...], of targets x [...]; network outputs [..., K] define the distribution p."""
-        ...
-
-    def mean(self, outputs: Tensor, /) -> Tensor:
-        """Return the predicted scalars [...], computed from the network outputs [..., K]."""
-        ...
 
 
 def frames(spec: EnvSpec, keys: Sequence[str]) -> list[ArraySpec]:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from rlcore.functional.noise import Drawn, Noise
-from rlcore.functional.two_hot import TwoHot
+from rlcore.functional.scalars import TwoHot
 from rlcore.nn.network import Network
 from rlcore.nn.network_keys import NetworkConfig
 from rlcore.types import Ranks

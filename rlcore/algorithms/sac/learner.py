@@ -38,8 +38,8 @@ from rlcore.data.replay import Replay
 from rlcore.data.samplers import Transitions
 from rlcore.data.steps import Transition, n_step
 from rlcore.functional.noise import Noise
+from rlcore.functional.scalars import TwoHot
 from rlcore.functional.stats import LossTerms, LossTermsAux, mean_metrics, reduce_loss
-from rlcore.functional.two_hot import TwoHot
 from rlcore.optim.optimizer import Optimizer
 from rlcore.optim.step import Step
 from rlcore.optim.target import Target

@@ -19,7 +19,7 @@ from rlcore.algorithms.dreamer.rssm import RSSM, CategoricalLatent, GaussianLate
 from rlcore.algorithms.dreamer.world_keys import MomentsConfig, PercentileConfig
 from rlcore.functional.noise import Noise
 from rlcore.functional.tree import leaves
-from rlcore.nn.action_form import ActionForm
+from rlcore.nn.policy_head import ActionForm
 from rlcore.spec import ActionSpec
 from rlcore.types import SingleProcess
 

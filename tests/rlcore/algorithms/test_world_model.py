@@ -7,9 +7,8 @@ import torch
 from rlcore.algorithms.dreamer.dreamer_v3.config import WorldModelConfig
 from rlcore.algorithms.dreamer.dreamer_v3.layer_keys import HiddenConfig, RecurrentConfig
 from rlcore.algorithms.dreamer.rssm import CategoricalLatent
-from rlcore.algorithms.dreamer.world_model import ScalarHead, WorldModel
-from rlcore.functional.two_hot import TwoHot
-from rlcore.functional.unit_normal import UnitNormal
+from rlcore.algorithms.dreamer.world_model import WorldModel
+from rlcore.functional.scalars import ScalarHead, TwoHot, UnitNormal
 from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
 
 OBS = {

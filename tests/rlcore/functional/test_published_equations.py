@@ -17,7 +17,7 @@ from rlcore.algorithms.dreamer.return_scale import ReturnScale
 from rlcore.algorithms.dreamer.rssm import ModelState
 from rlcore.algorithms.dreamer.world_keys import MomentsConfig, PercentileConfig
 from rlcore.functional.noise import Drawn
-from rlcore.functional.two_hot import TwoHot
+from rlcore.functional.scalars import TwoHot
 from rlcore.types import SingleProcess
 from tests.golden.dreamer_oracle import given_step
 from tests.golden.dreamer_v3_oracle import case_of

@@ -7,8 +7,7 @@ import math
 import pytest
 import torch
 
-from rlcore.functional.symlog import symexp, symlog
-from rlcore.functional.two_hot import TwoHot
+from rlcore.functional.scalars import TwoHot, symexp, symlog
 
 
 def test_symexp_inverts_symlog() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch.distributions import Independent, Normal
 
-from rlcore.functional.unit_normal import UnitNormal, squared_distance, unit_normal_loss
+from rlcore.functional.scalars import UnitNormal, squared_distance, unit_normal_loss
 
 
 def test_unit_normal_loss_matches_torch() -> None:

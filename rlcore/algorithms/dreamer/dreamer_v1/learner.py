@@ -6,7 +6,7 @@ Equations of the paper and the code that implements them:
     eq. 4-6, value estimates                 Behavior.actor_objective, rlcore.functional.returns.lambda_return
     eq. 7, actor                             actor_loss
     eq. 8, critic                            Behavior.critic_objective with a normal of variance 1
-    eq. 10, loss of the world model          Learner.model_loss, rlcore.functional.unit_normal
+    eq. 10, loss of the world model          Learner.model_loss, rlcore.functional.scalars
 
 A batch is a `learner.Segment`: sequences of rows, one row per time step. A trajectory of H steps is imagined from the
 model state of every row; with a continue head, of every row except the last of a sequence. Example with H = 4:
@@ -43,8 +43,8 @@ from rlcore.algorithms.dreamer.rssm import Gaussian, GaussianLatent, ModelState
 from rlcore.data.replay import Replay
 from rlcore.functional.noise import Noise
 from rlcore.functional.returns import lambda_return
+from rlcore.functional.scalars import UnitNormal, unit_normal_loss
 from rlcore.functional.stats import LossTermsAux, reduce_loss
-from rlcore.functional.unit_normal import UnitNormal, unit_normal_loss
 from rlcore.spec import EnvSpec
 from rlcore.types import Context, TrainingSchedule
 

@@ -2,7 +2,7 @@
 
 Equations of the paper and the code that implements them:
     eq. 1, recurrent state-space model       rssm.RSSM, world_model.WorldModel
-    eq. 2, loss of the world model           Learner.model_loss, rlcore.functional.unit_normal
+    eq. 2, loss of the world model           Learner.model_loss, rlcore.functional.scalars
     algorithm 1, straight-through gradients  latents.sample_one_hot
     algorithm 2, KL balancing                kl_loss
     eq. 3, imagined trajectories             imagination.imagine
@@ -46,8 +46,8 @@ from rlcore.algorithms.dreamer.rssm import CategoricalLatent, ModelState
 from rlcore.data.replay import Replay
 from rlcore.functional.noise import Noise
 from rlcore.functional.returns import lambda_return
+from rlcore.functional.scalars import UnitNormal, unit_normal_loss
 from rlcore.functional.stats import LossTermsAux, reduce_loss
-from rlcore.functional.unit_normal import UnitNormal, unit_normal_loss
 from rlcore.spec import EnvSpec
 from rlcore.types import Context, Ranks, TrainingSchedule
 

@@ -1,11 +1,11 @@
 """Dreamer V3: Mastering Diverse Domains through World Models. Hafner et al. 2023, arXiv:2301.04104v1.
 
 Equations of the paper and the code that implements them:
-    eq. 1-2, symlog predictions              rlcore.functional.symlog, world_model.KeyEncoder.preprocess
+    eq. 1-2, symlog predictions              rlcore.functional.scalars, world_model.KeyEncoder.preprocess
     eq. 3, recurrent state-space model       rssm.RSSM, world_model.WorldModel
     eq. 4-5, loss of the world model         Learner.model_loss, kl_loss
     eq. 6-7, actor, critic, λ-returns        imagination.imagine, rlcore.functional.returns.lambda_return
-    eq. 8-9, two-hot critic                  critic_loss, rlcore.functional.two_hot.TwoHot
+    eq. 8-9, two-hot critic                  critic_loss, rlcore.functional.scalars.TwoHot
     eq. 10, regularizer of the critic        critic_loss, with the prediction of the target critic
     eq. 11-12, actor and scale of returns    actor_loss, return_scale.ReturnScale
 
@@ -44,14 +44,12 @@ from rlcore.algorithms.dreamer.learner import (
 )
 from rlcore.algorithms.dreamer.return_scale import ReturnScale
 from rlcore.algorithms.dreamer.rssm import CategoricalLatent, ModelState
-from rlcore.algorithms.dreamer.world_model import ScalarHead
 from rlcore.data.replay import Replay
 from rlcore.functional.noise import Noise
 from rlcore.functional.precision import to_float32
 from rlcore.functional.returns import lambda_return
+from rlcore.functional.scalars import ScalarHead, TwoHot, squared_distance
 from rlcore.functional.stats import LossTerms, LossTermsAux, reduce_loss
-from rlcore.functional.two_hot import TwoHot
-from rlcore.functional.unit_normal import squared_distance
 from rlcore.spec import EnvSpec
 from rlcore.types import Context, TrainingSchedule
 

@@ -18,8 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from rlcore.functional.precision import to_float32
-from rlcore.nn.cnn import pixels
-from rlcore.nn.encoder import flatten
+from rlcore.nn.encoder import flatten, pixels
 from rlcore.nn.mlp import MLP, linear
 from rlcore.nn.network_keys import MLPConfig
 from rlcore.spec import EnvSpec

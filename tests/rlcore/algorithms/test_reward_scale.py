@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlcore.data.reward_scale import RewardScaler
+from rlcore.algorithms.on_policy.learner import RewardScaler
 from rlcore.functional.returns import TransitionTargets
 from rlcore.store.checkpoint import nested_state
 

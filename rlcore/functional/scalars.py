@@ -1,17 +1,36 @@
-"""Two-hot regression: a scalar is represented by a categorical distribution over bins."""
+"""Predictions of scalars: two-hot encoding, symlog, and normal distributions with variance 1."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from rlcore.functional.precision import to_float32
-from rlcore.functional.symlog import symexp, symlog
 
 LIMIT = 20.0  # position of the outermost bins, in symlog space
+HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
+
+
+class ScalarHead(Protocol):
+    """Protocol of the distribution of a predicted scalar, a reward or value; `TwoHot` and `UnitNormal` implement it."""
+
+    @property
+    def outputs(self) -> int:
+        """Number K of network outputs for one scalar."""
+        ...
+
+    def loss(self, outputs: Tensor, x: Tensor, /) -> Tensor:
+        """Compute the loss -log p(x), [...], of targets x [...]; network outputs [..., K] define the distribution p."""
+        ...
+
+    def mean(self, outputs: Tensor, /) -> Tensor:
+        """Return the predicted scalars [...], computed from the network outputs [..., K]."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -72,3 +91,48 @@ class TwoHot:
         difference = p[..., self.bins - half :] - p[..., :half].flip(-1)
         found = (difference * self.grid(p)[self.bins - half :]).sum(-1)
         return symexp(found) if self.spacing == "symlog" else found
+
+
+def symlog(x: Tensor) -> Tensor:
+    """Compute sign(x) log(1 + |x|) elementwise (Hafner et al. 2023, arXiv:2301.04104v1, eq. 2)."""
+    return torch.sign(x) * torch.log1p(torch.abs(x))
+
+
+def symexp(x: Tensor) -> Tensor:
+    """Compute sign(x) (exp|x| - 1) elementwise, the inverse of `symlog`; infinite in float32 if |x| > 88.7."""
+    return torch.sign(x) * torch.expm1(torch.abs(x))
+
+
+def squared_distance(guess: Tensor, target: Tensor, lead: int) -> Tensor:
+    """Sum (guess - target)² over all dimensions except the first `lead` ones.
+
+    Both tensors have the same shape; the result has its first `lead` dimensions, for example [T, B] if `lead` is 2.
+    """
+    assert guess.shape == target.shape and guess.ndim > lead, (guess.shape, target.shape, lead)
+    return F.mse_loss(guess, target, reduction="none").sum(tuple(range(lead, guess.ndim)))
+
+
+def unit_normal_loss(mean: Tensor, x: Tensor, lead: int) -> Tensor:
+    """Compute the negative log-likelihood -Σ log N(x; mean, 1) in nats.
+
+    Both tensors have the same shape. The sum is over all dimensions except the first `lead` ones, so the result is for
+    example [T, B] if `lead` is 2.
+    """
+    return 0.5 * squared_distance(mean, x, lead) + HALF_LOG_TWO_PI * mean[(0,) * lead].numel()
+
+
+class UnitNormal:
+    """Distribution of a scalar that a network predicts: a normal with variance 1 (arXiv:2010.02193, eq. 1).
+
+    The network has one output, the mean.
+    """
+
+    outputs = 1  # number of network outputs for one scalar
+
+    def loss(self, mean: Tensor, x: Tensor) -> Tensor:
+        """Compute -log N(x; mean, 1), [...], for network outputs `mean` [..., 1] and targets x [...]."""
+        return unit_normal_loss(mean, x.unsqueeze(-1), x.ndim)
+
+    def mean(self, mean: Tensor) -> Tensor:
+        """Return the predicted scalar [...] of a network output [..., 1]."""
+        return mean.squeeze(-1)
