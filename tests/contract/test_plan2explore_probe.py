@@ -13,7 +13,7 @@ import torch
 
 from rlcore import conformance
 from rlcore.algorithms import ALGORITHMS
-from rlcore.algorithms.dreamer.imagination import Imagined
+from rlcore.algorithms.dreamer.behavior import Imagined
 from rlcore.algorithms.dreamer.learner import Segment, segment_of
 from rlcore.config.build import build
 from rlcore.config.groups import EnvConfig, RunConfig

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from rlcore.algorithms.dreamer.world_keys import MASKED, WORLD_PARTS
 from rlcore.algorithms.off_policy import ReplayConfig
@@ -17,12 +17,61 @@ from rlcore.nn.network_keys import ACTIVATIONS, DecodedKeysConfig, check_keys
 from rlcore.spec import ActionSpec
 
 if TYPE_CHECKING:
-    from rlcore.algorithms.dreamer.world_keys import ActorGroup, CriticGroup, WorldKeys
+    from rlcore.algorithms.dreamer.world_keys import MLPSpec, PolicySpec, WorldKeys
     from rlcore.config.groups import RunConfig
     from rlcore.optim.optimizer_keys import OptimizerConfig
     from rlcore.spec import EnvSpec
 
 SMALLEST = 8  # smallest image side in pixels; one stage of convolutions reduces it to 4
+
+
+class TrainedGroup(Protocol):
+    """Config keys of a network and its optimizer."""
+
+    @property
+    def clip_gradients(self) -> float:
+        """Maximum gradient norm; 0 = no clipping."""
+        ...
+
+    @property
+    def optimizer(self) -> OptimizerConfig:
+        """Optimizer of the network."""
+        ...
+
+
+class ActorGroup(TrainedGroup, Protocol):
+    """Config keys that the actors of all Dreamers have."""
+
+    @property
+    def cls(self) -> str:
+        """Class of the actor; `MASKED` obeys the environment's action masks."""
+        ...
+
+    @property
+    def layers(self) -> MLPSpec:
+        """Settings of the hidden layers."""
+        ...
+
+    def policy(self, kind: str) -> PolicySpec:
+        """Return the settings of the policy distribution; `kind` is its name, such as "tanh_normal"."""
+        ...
+
+    def exploration(self, policy_steps: int) -> float:
+        """Return the amount of exploration noise after `policy_steps` steps; 0 = no noise."""
+        ...
+
+
+class CriticGroup(TrainedGroup, Protocol):
+    """Config keys that the critics of all Dreamers have."""
+
+    @property
+    def layers(self) -> MLPSpec:
+        """Settings of the hidden layers."""
+        ...
+
+    def target_tau(self, update: int) -> float | None:
+        """Return τ of the target critic's update before gradient step `update`; None = there is no target critic."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)

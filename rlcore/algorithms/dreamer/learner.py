@@ -25,24 +25,22 @@ import torch
 from torch import Tensor
 
 from rlcore import protocols, streams
+from rlcore.algorithms.dreamer.agent import DreamerAgent, Explorer, WorldAgent, make_behavior_policy
 from rlcore.algorithms.dreamer.behavior import DreamerBehavior, make_optimizer
 from rlcore.algorithms.dreamer.config import DreamerConfig
-from rlcore.algorithms.dreamer.explorer import Explorer
 from rlcore.algorithms.dreamer.latent_actor import LatentActor
-from rlcore.algorithms.dreamer.networks import DEFAULT, Networks
-from rlcore.algorithms.dreamer.rssm import Distribution, Latent, ModelState
-from rlcore.algorithms.dreamer.world_agent import WorldAgent
-from rlcore.algorithms.dreamer.world_model import Distance, WorldModel
+from rlcore.algorithms.dreamer.latents import Distribution
+from rlcore.algorithms.dreamer.rssm import ModelState
+from rlcore.algorithms.dreamer.world_model import Distance
 from rlcore.algorithms.replay import make_replay
 from rlcore.data.replay import Replay
 from rlcore.data.samplers import Episodes, Sequences
 from rlcore.functional.noise import Noise
-from rlcore.functional.scalars import ScalarHead
 from rlcore.functional.stats import LossTermsAux, mean_metrics, reduce_loss
 from rlcore.optim.optimizer import Optimizer
 from rlcore.optim.step import Step
 from rlcore.optim.target import Target
-from rlcore.spec import ArraySpec, EnvSpec
+from rlcore.spec import ArraySpec
 from rlcore.types import Batch, Context, Metrics, TrainingSchedule, Trajectory
 
 EXTRAS = "extras/"  # prefix of the extras among the results of a gradient step, which a `Step` returns as one dict
@@ -90,47 +88,6 @@ def open_at_first_row(action: Tensor, is_first: Tensor) -> tuple[Tensor, Tensor]
     """
     before = torch.cat([torch.zeros_like(action[:1]), action[:-1]])
     return before, torch.cat([torch.ones_like(is_first[:1]), is_first[1:]])
-
-
-class DreamerAgent(WorldAgent):
-    """Agent with a world model and an actor, built from the config of a Dreamer algorithm.
-
-    Args:
-        config: config of the algorithm.
-        spec: spec of the environment.
-        distribution: `distribution.type`; "auto" is the algorithm's default for the action space.
-        rng: CPU generator for the initialization.
-        latent: distribution of the stochastic part of the model state.
-        reward: distribution of predicted rewards.
-        value: distribution of the values that the critic predicts; None = `reward`.
-        scales: initialization scale of all output layers except the reward head's, and scale of the reward head's
-            output layer; see `dense.initialise_glorot`.
-
-    Attributes:
-        networks: factories of the networks of the world model. A subclass can set another recurrent cell, other norms
-            or other CNNs.
-    """
-
-    networks: ClassVar[Networks] = DEFAULT
-
-    def __init__(
-        self,
-        config: DreamerConfig,
-        spec: EnvSpec,
-        distribution: str,
-        rng: torch.Generator,
-        latent: Latent,
-        reward: ScalarHead,
-        value: ScalarHead | None = None,
-        scales: tuple[float | None, float | None] = (1.0, 1.0),
-    ) -> None:
-        images, vectors = config.cnn_keys, config.mlp_keys
-        keys = (images.encoder, vectors.encoder), (images.decoded, vectors.decoded)
-        world = WorldModel(config.world_model, spec, *keys, latent, reward, scales, rng, self.networks)
-        form, layers = config.actor.policy(config.policy_kind(spec.action, distribution)), config.actor.layers
-        stretch = config.normalize_actions
-        actor = LatentActor(world.feat_size, spec.action, layers, form, stretch, scales[0], rng)
-        super().__init__(world, actor, value)
 
 
 class DreamerLearner(protocols.Learner):
@@ -322,12 +279,6 @@ class DreamerLearner(protocols.Learner):
         if self.explorer is not None:
             found["exploration"] = self.explorer.amount
         return found
-
-
-def make_behavior_policy(agent: WorldAgent, config: DreamerConfig) -> WorldAgent | Explorer:
-    """Return the policy that collects data: the agent, with exploration noise if the config enables it."""
-    amount = config.actor.exploration(0)
-    return Explorer(agent, amount) if amount else agent
 
 
 def memory_and_plan(

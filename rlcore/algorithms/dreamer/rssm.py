@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, Protocol, TypedDict
+from typing import NamedTuple, TypedDict
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn import functional as F
 
-from rlcore.algorithms.dreamer import latents
 from rlcore.algorithms.dreamer.dense import glorot_linear
+from rlcore.algorithms.dreamer.latents import Distribution, Latent
 from rlcore.algorithms.dreamer.networks import DEFAULT, Networks
 from rlcore.algorithms.dreamer.world_keys import WorldKeys
 from rlcore.compiled.scan import scan
@@ -37,109 +36,6 @@ class ModelState(NamedTuple):
     def detach(self) -> ModelState:
         """Return the state without gradient."""
         return ModelState(self.deter.detach(), self.stoch.detach())
-
-
-class Gaussian(NamedTuple):
-    """S independent normal distributions: means and standard deviations, [..., S] each."""
-
-    mean: Tensor
-    std: Tensor
-
-
-Distribution = Tensor | Gaussian  # distribution of z: log-probabilities [..., S, K], or normals
-
-
-class Latent(Protocol):
-    """Protocol of the distribution of z, the stochastic part of the model state."""
-
-    size: int  # Z; size of z
-    parameters: int  # P; network outputs for one distribution
-
-    def of(self, parameters: Tensor, /) -> Distribution:
-        """Convert network outputs [..., P] to a distribution with the same leading dimensions."""
-        ...
-
-    def noise(self, rng: Noise, /, *lead: int) -> Tensor:
-        """Draw the noise for one call of `sample`: [*lead, S], one number for each of the S stochastic variables."""
-        ...
-
-    def sample(self, distribution: Distribution, noise: Tensor, /) -> Tensor:
-        """Sample z [..., Z] with noise [..., S]; gradients pass from z to the distribution."""
-        ...
-
-    def mode(self, distribution: Distribution, /) -> Tensor:
-        """Return the most likely value of z, [..., Z]."""
-        ...
-
-
-class GaussianLatent:
-    """Stochastic part z of the model state as S independent normal variables (code of arXiv:1912.01603).
-
-    The std is softplus(s) + σ_min, with a network output s.
-
-    Args:
-        variables: S; number of variables.
-        min_std: σ_min, the lower limit of the std.
-    """
-
-    def __init__(self, variables: int, min_std: float) -> None:
-        self.size, self.parameters, self.min_std = variables, 2 * variables, min_std
-
-    def of(self, parameters: Tensor) -> Gaussian:
-        """Convert network outputs [..., 2 S] (first the S means, then S numbers that define the stds) to normals."""
-        mean, spread = parameters.chunk(2, -1)
-        return Gaussian(mean, F.softplus(spread) + self.min_std)
-
-    def noise(self, rng: Noise, *lead: int) -> Tensor:
-        """Draw standard normal noise [*lead, S] for one call of `sample`."""
-        return rng.normal(*lead, self.size)
-
-    def sample(self, distribution: Distribution, noise: Tensor) -> Tensor:
-        """Sample z [..., S] with noise [..., S]; gradients pass from z to mean and std."""
-        assert isinstance(distribution, Gaussian)
-        return torch.addcmul(distribution.mean, distribution.std, noise)
-
-    def mode(self, distribution: Distribution) -> Tensor:
-        """Return the most likely value of z, which is the mean, [..., S]."""
-        assert isinstance(distribution, Gaussian)
-        return distribution.mean
-
-
-class CategoricalLatent:
-    """Stochastic part z of the model state as S independent categorical variables with K classes.
-
-    z is one-hot, flattened to [..., S·K]. A distribution is a tensor of log-probabilities, [..., S, K].
-
-    Args:
-        variables: S; number of variables.
-        classes: K; number of classes.
-        unimix: weight of the uniform distribution in the mixture with the distribution of each variable; 0: no mixture.
-    """
-
-    def __init__(self, variables: int, classes: int, unimix: float) -> None:
-        self.variables, self.classes, self.unimix = variables, classes, unimix
-        self.size = self.parameters = variables * classes
-
-    def of(self, parameters: Tensor) -> Tensor:
-        """Convert network outputs [..., S·K] to log-probabilities [..., S, K]."""
-        return latents.unimix(parameters.unflatten(-1, (self.variables, self.classes)), self.unimix)
-
-    def noise(self, rng: Noise, *lead: int) -> Tensor:
-        """Draw noise for one call of `sample`: [*lead, S], uniform in [0, 1)."""
-        return rng.uniform(*lead, self.variables)
-
-    def sample(self, distribution: Distribution, noise: Tensor) -> Tensor:
-        """Sample one-hot z [..., S·K] with noise [..., S].
-
-        Gradients pass from z to the probabilities as if z were the probabilities (straight-through gradient).
-        """
-        assert isinstance(distribution, Tensor)
-        return latents.sample_one_hot(distribution, noise).flatten(-2)
-
-    def mode(self, distribution: Distribution) -> Tensor:
-        """Return the most likely one-hot z [..., S·K], without gradient."""
-        assert isinstance(distribution, Tensor)
-        return latents.one_hot(distribution.argmax(-1), self.classes).flatten(-2)
 
 
 class RSSMCell(nn.Module):

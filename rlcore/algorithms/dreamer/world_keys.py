@@ -6,7 +6,7 @@ This module does not import torch, so an error in a config is reported without w
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from rlcore.config.schema import Needs, arg
 from rlcore.nn.network_keys import ACTIVATIONS
@@ -59,55 +59,6 @@ class PolicySpec(NamedTuple):
     init_std: float = 0.0  # continuous actions: added to the network's std output
     largest: float = 0.0  # maximum absolute value of continuous actions; 0 = no clipping
     masked: bool = False  # discrete actions obey the environment's masks
-
-
-class TrainedGroup(Protocol):
-    """Config keys of a network and its optimizer."""
-
-    @property
-    def clip_gradients(self) -> float:
-        """Maximum gradient norm; 0 = no clipping."""
-        ...
-
-    @property
-    def optimizer(self) -> OptimizerConfig:
-        """Optimizer of the network."""
-        ...
-
-
-class ActorGroup(TrainedGroup, Protocol):
-    """Config keys that the actors of all Dreamers have."""
-
-    @property
-    def cls(self) -> str:
-        """Class of the actor; `MASKED` obeys the environment's action masks."""
-        ...
-
-    @property
-    def layers(self) -> MLPSpec:
-        """Settings of the hidden layers."""
-        ...
-
-    def policy(self, kind: str) -> PolicySpec:
-        """Return the settings of the policy distribution; `kind` is its name, such as "tanh_normal"."""
-        ...
-
-    def exploration(self, policy_steps: int) -> float:
-        """Return the amount of exploration noise after `policy_steps` steps; 0 = no noise."""
-        ...
-
-
-class CriticGroup(TrainedGroup, Protocol):
-    """Config keys that the critics of all Dreamers have."""
-
-    @property
-    def layers(self) -> MLPSpec:
-        """Settings of the hidden layers."""
-        ...
-
-    def target_tau(self, update: int) -> float | None:
-        """Return τ of the target critic's update before gradient step `update`; None = there is no target critic."""
-        ...
 
 
 class LayerKeys:

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rlcore.algorithms.dreamer.dense import Dense, glorot_linear
-from rlcore.algorithms.dreamer.networks import DEFAULT, Networks
-from rlcore.algorithms.dreamer.rssm import RSSM, Distribution, Latent, ModelState
-from rlcore.algorithms.dreamer.stages import restore, show
+from rlcore.algorithms.dreamer.latents import Distribution, Latent
+from rlcore.algorithms.dreamer.networks import DEFAULT, Networks, restore, show
+from rlcore.algorithms.dreamer.rssm import RSSM, ModelState
 from rlcore.algorithms.dreamer.world_keys import ObservationKeys, WorldKeys
 from rlcore.functional.precision import to_float32
 from rlcore.functional.scalars import ScalarHead, symexp, symlog

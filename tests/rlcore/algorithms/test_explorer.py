@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rlcore.algorithms.dreamer.explorer import Explorer
+from rlcore.algorithms.dreamer.agent import Explorer
 from rlcore.algorithms.dreamer.world_keys import ActorKeys
 from rlcore.functional.noise import Noise
 from rlcore.spec import ActionSpec, ArraySpec, EnvSpec

@@ -10,12 +10,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from rlcore.algorithms.dreamer.behavior import imagine
 from rlcore.algorithms.dreamer.dreamer_v3.config import ActorConfig, WorldModelConfig
 from rlcore.algorithms.dreamer.dreamer_v3.layer_keys import HiddenConfig, RecurrentConfig
-from rlcore.algorithms.dreamer.imagination import imagine
 from rlcore.algorithms.dreamer.latent_actor import LatentActor
+from rlcore.algorithms.dreamer.latents import CategoricalLatent, GaussianLatent, Latent
 from rlcore.algorithms.dreamer.return_scale import ReturnScale
-from rlcore.algorithms.dreamer.rssm import RSSM, CategoricalLatent, GaussianLatent, Latent, ModelState
+from rlcore.algorithms.dreamer.rssm import RSSM, ModelState
 from rlcore.algorithms.dreamer.world_keys import MomentsConfig, PercentileConfig
 from rlcore.functional.noise import Noise
 from rlcore.functional.tree import leaves

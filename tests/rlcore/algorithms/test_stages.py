@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from rlcore.algorithms.dreamer.stages import ImageDecoder, ImageEncoder, sides
+from rlcore.algorithms.dreamer.networks import ImageDecoder, ImageEncoder, sides
 from rlcore.algorithms.dreamer.world_keys import CNNSpec, InitConfig
 from rlcore.spec import ArraySpec
 

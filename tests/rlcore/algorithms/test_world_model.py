@@ -6,7 +6,7 @@ import torch
 
 from rlcore.algorithms.dreamer.dreamer_v3.config import WorldModelConfig
 from rlcore.algorithms.dreamer.dreamer_v3.layer_keys import HiddenConfig, RecurrentConfig
-from rlcore.algorithms.dreamer.rssm import CategoricalLatent
+from rlcore.algorithms.dreamer.latents import CategoricalLatent
 from rlcore.algorithms.dreamer.world_model import WorldModel
 from rlcore.functional.scalars import ScalarHead, TwoHot, UnitNormal
 from rlcore.spec import ActionSpec, ArraySpec, EnvSpec

@@ -1,7 +1,7 @@
 """Dreamer V1: Dream to Control: Learning Behaviors by Latent Imagination. Hafner et al. 2020, arXiv:1912.01603.
 
 Equations of the paper and the code that implements them:
-    eq. 1, latent dynamics                   rssm.RSSM, rssm.GaussianLatent
+    eq. 1, latent dynamics                   rssm.RSSM, latents.GaussianLatent
     eq. 2-3, actor and critic                latent_actor.squashed_normal, dense.Dense
     eq. 4-6, value estimates                 Behavior.actor_objective, rlcore.functional.returns.lambda_return
     eq. 7, actor                             actor_loss
@@ -28,18 +28,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rlcore.algorithms.dreamer.behavior import DreamerBehavior
+from rlcore.algorithms.dreamer.agent import DreamerAgent, make_behavior_policy
+from rlcore.algorithms.dreamer.behavior import DreamerBehavior, Imagined, imagine
 from rlcore.algorithms.dreamer.dreamer_v1.config import Config
-from rlcore.algorithms.dreamer.imagination import Imagined, imagine
-from rlcore.algorithms.dreamer.latents import mean_free_nats, normal_kl, normal_measures
-from rlcore.algorithms.dreamer.learner import (
-    DreamerAgent,
-    DreamerLearner,
-    Segment,
-    make_behavior_policy,
-    memory_and_plan,
-)
-from rlcore.algorithms.dreamer.rssm import Gaussian, GaussianLatent, ModelState
+from rlcore.algorithms.dreamer.latents import Gaussian, GaussianLatent, mean_free_nats, normal_kl, normal_measures
+from rlcore.algorithms.dreamer.learner import DreamerLearner, Segment, memory_and_plan
+from rlcore.algorithms.dreamer.rssm import ModelState
 from rlcore.data.replay import Replay
 from rlcore.functional.noise import Noise
 from rlcore.functional.returns import lambda_return

@@ -5,7 +5,7 @@ Equations of the paper and the code that implements them:
     eq. 2, loss of the world model           Learner.model_loss, rlcore.functional.scalars
     algorithm 1, straight-through gradients  latents.sample_one_hot
     algorithm 2, KL balancing                kl_loss
-    eq. 3, imagined trajectories             imagination.imagine
+    eq. 3, imagined trajectories             behavior.imagine
     eq. 4, λ-target                          Behavior.actor_objective, rlcore.functional.returns.lambda_return
     eq. 5, critic                            Behavior.critic_objective with a normal of variance 1
     eq. 6, actor                             actor_loss
@@ -31,18 +31,18 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rlcore.algorithms.dreamer.behavior import DreamerBehavior
+from rlcore.algorithms.dreamer.agent import DreamerAgent, make_behavior_policy
+from rlcore.algorithms.dreamer.behavior import DreamerBehavior, Imagined, imagine
 from rlcore.algorithms.dreamer.dreamer_v2.config import Config
-from rlcore.algorithms.dreamer.imagination import Imagined, imagine
-from rlcore.algorithms.dreamer.latents import categorical_kl, categorical_measures, free_nats, mean_free_nats
-from rlcore.algorithms.dreamer.learner import (
-    DreamerAgent,
-    DreamerLearner,
-    Segment,
-    make_behavior_policy,
-    memory_and_plan,
+from rlcore.algorithms.dreamer.latents import (
+    CategoricalLatent,
+    categorical_kl,
+    categorical_measures,
+    free_nats,
+    mean_free_nats,
 )
-from rlcore.algorithms.dreamer.rssm import CategoricalLatent, ModelState
+from rlcore.algorithms.dreamer.learner import DreamerLearner, Segment, memory_and_plan
+from rlcore.algorithms.dreamer.rssm import ModelState
 from rlcore.data.replay import Replay
 from rlcore.functional.noise import Noise
 from rlcore.functional.returns import lambda_return
