@@ -78,8 +78,8 @@ class Agent(nn.Module):
 
 
 class Learner(protocols.Learner):
-    def __init__(self, context: Context) -> None:
-        self.config, self.updates = context.config.algo, 0
+    def __init__(self, context: Context[Config]) -> None:
+        self.config, self.updates = context.algo, 0
         rng = torch.Generator().manual_seed(streams.integer(context.config.seed, "init"))
         self.agent = Agent(self.config, context.spec, context.config.distribution.type, rng)
         self.optimizer = Optimizer(self.agent, self.loss, self.config.optimizer, context, max_grad_norm=0.5)
@@ -109,8 +109,8 @@ class Learner(protocols.Learner):
         return {"agent": self.agent, "optimizer": self.optimizer, "step": self.step}
 
 
-def build(context: Context) -> tuple[Learner, Rollout, TrainingSchedule]:
-    config = context.config.algo
+def build(context: Context[Config]) -> tuple[Learner, Rollout, TrainingSchedule]:
+    config = context.algo
     return Learner(context), Rollout(), TrainingSchedule(config.total_steps, config.rollout_steps)
 
 

@@ -84,7 +84,7 @@ def one_hot(action: Tensor) -> Tensor:
 
 class Learner(protocols.Learner):
     def __init__(self, context: Context) -> None:
-        config, self.ranks, self.updates = context.config.algo, context.ranks, 0
+        config, self.ranks, self.updates = context.algo, context.ranks, 0
         rng = torch.Generator().manual_seed(streams.integer(context.config.seed, "init"))
         self.noise = Noise(context.config.seed, "loss", context.ranks.rank, device=context.fabric.device)
         self.agent, self.free_nats = Agent(config, context.spec, "auto", rng), config.free_nats
@@ -147,4 +147,4 @@ class Learner(protocols.Learner):
 def build(context: Context) -> tuple[Learner, Replay, TrainingSchedule]:
     extras = {"latent": ArraySpec((SIZE,), "float32")}
     replay = Replay(context, Sequences(8), size=60, batch_size=4, ratio=0.25, starts=108, extras=extras)
-    return Learner(context), replay, TrainingSchedule(context.config.algo.total_steps, 1)
+    return Learner(context), replay, TrainingSchedule(context.algo.total_steps, 1)

@@ -86,7 +86,7 @@ class Agent(nn.Module):
 
 class Learner(protocols.Learner):
     def __init__(self, context: Context) -> None:
-        config = self.config = context.config.algo
+        config = self.config = context.algo
         rng = torch.Generator().manual_seed(streams.integer(context.config.seed, "init"))
         self.agent, self.updates = Agent(config, context.spec, context.config.distribution.type, rng), 0
         self.target = copy.deepcopy(self.agent)
@@ -125,7 +125,7 @@ class Learner(protocols.Learner):
 
 
 def build(context: Context) -> tuple[Learner, Replay, TrainingSchedule]:
-    config: Config = context.config.algo
+    config: Config = context.algo
     starts = config.learning_starts
     replay = Replay(
         context,

@@ -154,7 +154,7 @@ class Learner(protocols.Learner):
     transferable_components = ("agent", "critic")
 
     def __init__(self, context: Context) -> None:
-        config = self.config = context.config.algo
+        config = self.config = context.algo
         self.ranks, self.updates = context.ranks, 0
         self.noise = Noise(context.config.seed, "loss", context.ranks.rank, device=context.fabric.device)
         rng = torch.Generator().manual_seed(streams.integer(context.config.seed, "init"))
@@ -236,7 +236,7 @@ class Learner(protocols.Learner):
 
 
 def build(context: Context) -> tuple[Learner, Replay, TrainingSchedule]:
-    config: Config = context.config.algo
+    config: Config = context.algo
     agent = Agent(config, context.spec, "auto", torch.Generator())
     replay = Replay(
         context,
