@@ -95,6 +95,9 @@ class DreamerBehavior:
             `predicted_reward`; None: the rewards that the world model predicts.
         reads: modules that `reward` reads (see the argument `uses` of `rlcore.optim.optimizer.Optimizer`).
         name: suffix of the names of metrics and components; "" for the actor and critic of the agent.
+
+    Attributes:
+        config: config of the algorithm; a derived class annotates it with its own type.
     """
 
     config: DreamerConfig

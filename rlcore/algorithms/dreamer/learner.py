@@ -104,17 +104,19 @@ class DreamerLearner(protocols.Learner):
         context: config, specs, devices and ranks of the run (`rlcore.types.Context`).
 
     Attributes:
+        config: config of the algorithm; a derived class annotates it with its own type.
+        agent: agent with the world model, an `agent_class`.
         agent_class: subclass of `DreamerAgent`; its arguments are config, spec, distribution and a torch.Generator.
         behavior_class: subclass of `DreamerBehavior`.
         detached_heads: heads of the world model ("observation", "reward", "continue") whose losses do not train the
             model states.
     """
 
+    config: DreamerConfig
+    agent: WorldAgent
     agent_class: ClassVar[Callable[..., DreamerAgent]]
     behavior_class: ClassVar[type[DreamerBehavior]]
     detached_heads: ClassVar[frozenset[str]] = frozenset()
-    config: DreamerConfig
-    agent: WorldAgent
 
     def __init__(self, context: Context[DreamerConfig]) -> None:
         config = self.config = context.algo

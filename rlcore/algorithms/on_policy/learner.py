@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
@@ -29,13 +29,15 @@ class OnPolicyLearner(protocols.Learner):
         context: config, environment spec, devices and ranks of the run.
 
     Attributes:
+        config: config of the algorithm; a derived class annotates it with its own type.
+        agent: agent that is trained, an `agent_class`.
         agent_class: class of the agent, constructed from config, environment spec, `distribution.type` and a
             torch.Generator.
     """
 
-    agent_class: ClassVar[type[ActorCritic]] = ActorCritic
     config: OnPolicyConfig
     agent: ActorCritic
+    agent_class: ClassVar[type[ActorCritic]] = ActorCritic
 
     def __init__(self, context: Context[OnPolicyConfig]) -> None:
         config = self.config = context.algo
@@ -53,8 +55,16 @@ class OnPolicyLearner(protocols.Learner):
         self.step = Step(self.gradient_step, [self.optimizer], [], context)
         self.reward_scaler = RewardScaler(config.gamma, config.reward_clip, self.ranks)
 
-    gradient_step: Callable[..., Metrics]  # takes one optimizer step; returns the means to log, name -> []
-    loss: Callable[..., LossTerms]  # loss function of the optimizer
+    def gradient_step(self, *inputs: object) -> Metrics:
+        """Take one optimizer step, and return the quantities to log, averaged over samples (name -> [])."""
+        raise NotImplementedError
+
+    def loss(self, batch: object, coefs: Mapping[str, float]) -> LossTerms:
+        """Return the loss summed over samples [], the sum of the sample weights [], and the means to log (name -> []).
+
+        `coefs` maps names of coefficients, such as `ent_coef`, to their current values.
+        """
+        raise NotImplementedError
 
     @torch.no_grad()
     def advantage(self, steps: Trajectory, step: TransitionTargets, last: object) -> Tensor:

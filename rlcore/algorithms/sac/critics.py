@@ -19,7 +19,8 @@ class ObsEncoder(Protocol):
     """Interface of a module that encodes observations to features; actor and critics have one each.
 
     Attributes:
-        vectors, images: observation keys that the module reads.
+        vectors: keys of vector observations that the module reads.
+        images: keys of image observations that the module reads.
         output_size: F; number of features.
     """
 

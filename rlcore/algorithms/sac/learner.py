@@ -119,14 +119,15 @@ class Learner(protocols.Learner):
         context: config, environment spec, devices and ranks of the run (`rlcore.types.Context`).
 
     Attributes:
+        config: config of the algorithm.
+        agent: actor with its encoder.
         part_names: names of the attributes that are saved in a checkpoint. Some of them, such as the target critics, do
             not exist in every configuration.
     """
 
-    part_names: ClassVar[tuple[str, ...]] = (*TRANSFERABLE, "temperature", "noise", "step", "critic_step", *OPTIMIZERS)
-
     config: Config
     agent: Agent
+    part_names: ClassVar[tuple[str, ...]] = (*TRANSFERABLE, "temperature", "noise", "step", "critic_step", *OPTIMIZERS)
 
     def __init__(self, context: Context[Config]) -> None:
         config = self.config = context.algo

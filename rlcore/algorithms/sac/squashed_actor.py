@@ -92,6 +92,9 @@ class Agent(SquashedActor):
         distribution: not used, because the only supported distribution is the squashed normal. Agents of other
             algorithms have the same argument.
         rng: CPU generator for the initialization.
+
+    Attributes:
+        encoder: observation encoder.
     """
 
     encoder: MultiEncoder
