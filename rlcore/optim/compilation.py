@@ -14,6 +14,7 @@ from rlcore.functional.noise import Noise
 from rlcore.optim.traced import GradientInputs, MutableState
 
 if TYPE_CHECKING:
+    from rlcore.config.algorithm import AlgorithmConfig
     from rlcore.types import Context
 
 # Eager code: (inputs, random stream or None) -> means to log, name -> [].
@@ -57,7 +58,7 @@ def compile_step(
     function: Callable[..., Any],
     optimizers: Sequence[Any],
     targets: Sequence[Any],
-    context: Context,
+    context: Context[AlgorithmConfig],
     modules: Sequence[nn.Module] = (),
 ) -> Execution:
     """Return the execution of a gradient step, which is compiled at its first call if the run compiles gradient steps.
@@ -88,7 +89,7 @@ def compile_step(
     return Execution(eager, CompiledStep(eager, changed, captured, compiler, decides, (function, *read)))
 
 
-def compile_gradient(optimizer: Any, context: Context) -> Execution:
+def compile_gradient(optimizer: Any, context: Context[AlgorithmConfig]) -> Execution:
     """Return the execution of `optimizer.add_loss`; its gradient is compiled if the run compiles to machine code."""
     compiler = context.compiler
     code = CompiledGradient(optimizer, compiler) if compiler is not None and not compiler.records else None
