@@ -21,7 +21,8 @@ from flows.runs.lineage import code_version
 from flows.settings import WARM, state_folder, warm_folder
 from flows.tracking.mirror import settle, share_mirror
 from rlcore.store.directory import RunDirectory
-from rlcore.system.forked import Forked, fork, start_server
+from rlcore.system.fork_server import fork, start_server
+from rlcore.system.forked import Forked
 from rlcore.system.lifeline import spawn
 
 TRAINER = "rlcore.train.server"

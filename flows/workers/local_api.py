@@ -36,8 +36,7 @@ from flows.settings import configure_environment, state_folder
 from flows.workers.prefect_app import LOGIN, protected_api
 from flows.workers.servers import START_TIMEOUT, databases_without_server
 from rlcore.errors import MachineFault, RunError, first_line
-from rlcore.system.fork_here import fork_here
-from rlcore.system.forked import Forked
+from rlcore.system.forked import Forked, fork_here
 from rlcore.system.imports import large_imports
 from rlcore.system.lifeline import spawn
 

@@ -1,6 +1,6 @@
 """Fork server: a process that imports large libraries once and forks children, which start faster than new processes.
 
-    python -m rlcore.system.fork_server LISTENING_DESCRIPTOR MODULE ...       (called by `forked.start_server`)
+    python -m rlcore.system.fork_server LISTENING_DESCRIPTOR MODULE ...       (called by `start_server`)
 
 The server imports the modules on its command line and then waits for requests. Each module must have two functions:
 `main`, and `load`, which imports the libraries that `main` needs.
@@ -26,22 +26,84 @@ import json
 import os
 import selectors
 import socket
+import subprocess
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
 from importlib.machinery import PathFinder
+from pathlib import Path
 from typing import Any, NoReturn
 
 import rlcore
-from rlcore.system.forked import HEADER, PATIENCE
-from rlcore.system.lifeline import die_with_parent
+from rlcore.system.forked import Forked, open_pipes, settle
+from rlcore.system.lifeline import import_path, spawn
 
+PATIENCE = 60.0  # seconds to wait for a reply; a server that has just started imports first
 # Variables that are read when Python or a library is loaded, so that a fork cannot change them. SHEPHERD_CODE
 # identifies the source code.
 LIBRARIES = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "TORCH_", "PYTORCH_", "ATEN_")
 AT_IMPORT = ("PYTHON", "LD_", "MALLOC_", *LIBRARIES, "SHEPHERD_CODE")
 # Exceptions: variables that every child gets, and those that scikit-learn sets when the report of a sweep imports it.
 ANEW = ("PYTHONPATH", "PYTHONUNBUFFERED", "KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK")
+
+
+def start_server(listening: socket.socket, *modules: str, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """Start a fork server, which ends when this process ends.
+
+    Args:
+        listening: socket on which the server accepts requests.
+        *modules: names of the modules that children can run; the server imports them.
+        env: environment variables of the server.
+
+    Returns:
+        The process of the server.
+    """
+    return spawn(
+        "rlcore.system.fork_server",
+        str(listening.fileno()),
+        *modules,
+        pass_fds=(listening.fileno(),),
+        env=dict(env),
+        stdin=subprocess.DEVNULL,
+        stdout=2,
+        start_new_session=True,
+    )
+
+
+def fork(address: Path, module: str, *arguments: str, env: Mapping[str, str], stderr: int) -> Forked | None:
+    """Start `python -m MODULE ARGUMENT ...` as a fork of a fork server, with pipes for stdin and stdout.
+
+    Args:
+        address: path of the server's socket.
+        module: name of a module; it must be one of the modules that the server imported at its start.
+        *arguments: command-line arguments of the module.
+        env: environment variables of the child.
+        stderr: file descriptor to use as stderr of the child.
+
+    Returns:
+        The child. None if no server answers within 60 s, or if the server declines the request because a fork would not
+        be equivalent to a new process. The caller can then start a new process.
+    """
+    request = {"module": module, "arguments": arguments, "env": dict(env), "cwd": os.getcwd(), "path": import_path()}
+    body = json.dumps(request).encode() + b"\n"
+    theirs, ours = open_pipes()
+    connection = socket.socket(socket.AF_UNIX)
+    try:
+        connection.settimeout(PATIENCE)
+        connection.connect(str(address))
+        socket.send_fds(connection, [body[:1]], [*theirs, stderr])
+        connection.sendall(body[1:])
+        pid, (pidfd, *_), _, _ = socket.recv_fds(connection, 16, 1, socket.MSG_CMSG_CLOEXEC)
+        connection.setblocking(True)
+    except (OSError, ValueError):  # ValueError: the reply has no descriptor
+        connection.close()
+        for descriptor in ours:
+            os.close(descriptor)
+        return None
+    finally:
+        for descriptor in theirs:
+            os.close(descriptor)
+    return Forked(int(pid), pidfd, ours, connection)
 
 
 class _Server:
@@ -78,7 +140,10 @@ class _Server:
         connection.settimeout(PATIENCE)
         descriptors: list[int] = []
         try:
-            request = self._receive(connection, descriptors)
+            first, received, _, _ = socket.recv_fds(connection, 1, 4, socket.MSG_CMSG_CLOEXEC)
+            descriptors.extend(received)
+            with connection.makefile("rb") as reading:
+                request = json.loads(first + reading.readline())
             if len(descriptors) != 4 or not self._can(request):
                 connection.close()
                 return
@@ -95,16 +160,6 @@ class _Server:
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
-
-    @staticmethod
-    def _receive(connection: socket.socket, descriptors: list[int]) -> dict[str, Any]:
-        """Receive a request and return it; the file descriptors in it are appended to `descriptors`."""
-        header, received, _, _ = socket.recv_fds(connection, HEADER.size, 4, socket.MSG_CMSG_CLOEXEC)
-        descriptors.extend(received)
-        if len(header) < HEADER.size:
-            raise ValueError("incomplete request")
-        with connection.makefile("rb") as reading:
-            return json.loads(reading.read(HEADER.unpack(header)[0]))
 
     def _can(self, request: dict[str, Any]) -> bool:
         """Return True if a fork of the server computes the same as a new process would for this request."""
@@ -123,18 +178,16 @@ class _Server:
                 os.close(pidfd)
             self.listening.close()
             connection.close()
-            lifeline, *standard = descriptors
-            os.setsid()
-            for number, descriptor in enumerate(standard):
-                os.dup2(descriptor, number)
-                os.close(descriptor)
-            die_with_parent(lifeline)
+            settle(descriptors)
             os.environ.clear()
             os.environ.update(self.set_by_imports | request["env"])
             os.chdir(request["cwd"])
             sys.path[:] = dict.fromkeys([*request["path"].split(os.pathsep), *sys.path])
             sys.argv[:] = [request["module"], *request["arguments"]]
-            _seed_as_a_fresh_process()
+            if numpy := sys.modules.get("numpy"):
+                # As in a new process: otherwise NumPy's global generator, which environments may use, would be equal in
+                # all forks.
+                numpy.random.seed()
             importlib.import_module(request["module"]).main()
         except BaseException:
             traceback.print_exc()
@@ -147,15 +200,6 @@ def _at_import(environment: Mapping[str, str]) -> dict[str, str]:
     # OpenCV adds its own folder when it is imported.
     paths = [path for path in fixed.pop("LD_LIBRARY_PATH", "").split(":") if path and "/cv2/" not in path]
     return fixed | ({"LD_LIBRARY_PATH": ":".join(paths)} if paths else {})
-
-
-def _seed_as_a_fresh_process() -> None:
-    """Seed NumPy's global generator at random, as in a new process; otherwise it would be equal in all forks.
-
-    Shepherd does not use this generator, but environments may.
-    """
-    if numpy := sys.modules.get("numpy"):
-        numpy.random.seed()
 
 
 def main() -> NoReturn:

@@ -1,27 +1,30 @@
-"""Client of the fork server (`rlcore.system.fork_server`), and the class for the child processes that it forks."""
+"""Forked child processes: their handle, and children that are forked from this process.
+
+Libraries that this process has imported need not be imported again. `rlcore.system.fork_server` forks children from
+another process.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import select
 import signal
 import socket
-import struct
 import subprocess
+import sys
 import threading
 import time
+import traceback
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import IO
+from typing import NoReturn
 
-from rlcore.system.lifeline import import_path, spawn
+from rlcore.system.lifeline import die_with_parent
 
-PATIENCE = 60.0  # seconds to wait for a reply; a server that has just started imports first
-HEADER = struct.Struct("!I")  # size in bytes of the request that follows
-UNKNOWN = 255  # exit code of a child if its server ended first
+UNKNOWN = 255  # exit code of a child if the fork server that forked it ended first
+ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Forked:
@@ -33,17 +36,15 @@ class Forked:
     Args:
         pid: process id of the child.
         pidfd: file descriptor that refers to the child and becomes readable when it ends.
+        pipes: write ends of the lifeline (the child ends when it is closed) and of stdin, and read end of stdout.
         connection: connection to the fork server that forked the child and will report its exit code; None if this
             process forked the child.
-        lifeline: write end of a pipe; the child ends when it is closed.
-        pipes: stdin and stdout of the child.
     """
 
-    def __init__(
-        self, pid: int, pidfd: int, connection: socket.socket | None, lifeline: int, pipes: Sequence[IO[bytes]]
-    ) -> None:
+    def __init__(self, pid: int, pidfd: int, pipes: Sequence[int], connection: socket.socket | None = None) -> None:
         self.pid = pid
-        self.stdin, self.stdout = pipes
+        lifeline, stdin, stdout = pipes
+        self.stdin, self.stdout = open(stdin, "wb"), open(stdout, "rb")  # noqa: SIM115 - closed by the users
         self._pidfd = pidfd
         self._watched: socket.socket | int = pidfd if connection is None else connection
         self._lock = threading.Lock()
@@ -73,21 +74,17 @@ class Forked:
                 raise subprocess.TimeoutExpired(f"pid {self.pid}", timeout or 0.0)
             with self._lock:  # not locked while it waits, because another thread may have a shorter timeout
                 if self.returncode is None and watched is self._watched:
-                    self.returncode = self._reap() if isinstance(watched, int) else self._read_code(watched)
+                    self.returncode = self._read_code()
         return self.returncode
 
-    def _read_code(self, server: socket.socket) -> int | None:
-        """Receive the exit code from the server; None if the server has ended.
-
-        After that, `wait` uses the pidfd to detect the end of the child.
-        """
-        code = b""
-        with contextlib.suppress(ConnectionError):
-            code = server.recv(16)
-        self._watched = self._pidfd
-        return int(code) if code else None
-
-    def _reap(self) -> int:
+    def _read_code(self) -> int | None:
+        """Return the exit code of the child; None if its server has ended, so that only the pidfd shows its end."""
+        if not isinstance(self._watched, int):
+            code = b""
+            with contextlib.suppress(ConnectionError):
+                code = self._watched.recv(16)
+            self._watched = self._pidfd
+            return int(code) if code else None
         try:
             return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
         except ChildProcessError:  # it is a child of the server
@@ -107,61 +104,78 @@ class Forked:
         self.send_signal(signal.SIGKILL)
 
 
-def start_server(listening: socket.socket, *modules: str, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    """Start a fork server, which ends when this process ends.
+def fork_here(name: str, run: Callable[[], None], *, keep: Sequence[int], stderr: int) -> Forked | None:
+    """Run a function in a forked child process, which ends when this process ends.
+
+    The child has its own session and ignores the signals SIGINT, SIGTERM and SIGHUP.
 
     Args:
-        listening: socket on which the server accepts requests.
-        *modules: names of the modules that children can run; the server imports them.
-        env: environment variables of the server.
+        name: name of the child in process lists, at most 15 characters. (Its command line is that of this process.)
+        run: function to call in the child. The child then exits with code 0, or with code 1 after an exception.
+        keep: file descriptors that stay open in the child, in addition to stdin, stdout and stderr. All other
+            descriptors are closed in the child, including those of locks.
+        stderr: file descriptor to use as stderr of the child; stdin and stdout are pipes.
 
     Returns:
-        The process of the server.
+        The child. None if this process has other threads: the child could then wait forever for a lock that another
+        thread held at the time of the fork.
     """
-    return spawn(
-        "rlcore.system.fork_server",
-        str(listening.fileno()),
-        *modules,
-        pass_fds=(listening.fileno(),),
-        env=dict(env),
-        stdin=subprocess.DEVNULL,
-        stdout=2,
-        start_new_session=True,
-    )
-
-
-def fork(address: Path, module: str, *arguments: str, env: Mapping[str, str], stderr: int) -> Forked | None:
-    """Start `python -m MODULE ARGUMENT ...` as a fork of a fork server, with pipes for stdin and stdout.
-
-    Args:
-        address: path of the server's socket.
-        module: name of a module; it must be one of the modules that the server imported at its start.
-        *arguments: command-line arguments of the module.
-        env: environment variables of the child.
-        stderr: file descriptor to use as stderr of the child.
-
-    Returns:
-        The child. None if no server answers within 60 s, or if the server declines the request because a fork would not
-        be equivalent to a new process. The caller can then start a new process.
-    """
-    request = {"module": module, "arguments": arguments, "env": dict(env), "cwd": os.getcwd(), "path": import_path()}
-    body = json.dumps(request).encode()
-    lifeline, stdin, stdout = os.pipe(), os.pipe(), os.pipe()
-    theirs, ours = (lifeline[0], stdin[0], stdout[1]), (lifeline[1], stdin[1], stdout[0])
-    connection = socket.socket(socket.AF_UNIX)
-    try:
-        connection.settimeout(PATIENCE)
-        connection.connect(str(address))
-        socket.send_fds(connection, [HEADER.pack(len(body))], [*theirs, stderr])
-        connection.sendall(body)
-        pid, (pidfd, *_), _, _ = socket.recv_fds(connection, 16, 1, socket.MSG_CMSG_CLOEXEC)
-        connection.setblocking(True)
-    except (OSError, ValueError):  # ValueError: the reply has no descriptor
-        connection.close()
-        for descriptor in ours:
-            os.close(descriptor)
+    if threading.active_count() > 1:
         return None
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()  # otherwise the child would write the buffered text again
+    theirs, ours = open_pipes()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)
+    try:
+        pid = os.fork()
+        if pid == 0:
+            _run_here(name, run, [*theirs, stderr], keep)
     finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         for descriptor in theirs:
             os.close(descriptor)
-    return Forked(int(pid), pidfd, connection, ours[0], (open(ours[1], "wb"), open(ours[2], "rb")))
+    return Forked(pid, os.pidfd_open(pid), ours)
+
+
+def _run_here(name: str, run: Callable[[], None], descriptors: Sequence[int], keep: Sequence[int]) -> NoReturn:
+    """In the child of `fork_here`, replace the parent's signal handlers and descriptors; then run and exit."""
+    code = 1
+    try:
+        signal.set_wakeup_fd(-1)
+        for number in ENDS:
+            signal.signal(number, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDS)
+        settle(descriptors)
+        sys.stdin, sys.stdout, sys.stderr = (
+            open(number, mode, closefd=False)  # noqa: SIM115 - open until the process ends
+            for number, mode in enumerate(("r", "w", "w"))
+        )
+        for descriptor in [*map(int, os.listdir("/proc/self/fd"))]:
+            if descriptor > 2 and descriptor not in (descriptors[0], *keep):
+                with contextlib.suppress(OSError):  # the descriptor of the listing itself
+                    os.close(descriptor)
+        Path("/proc/self/comm").write_text(name)
+        run()
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def open_pipes() -> tuple[list[int], list[int]]:
+    """Open a lifeline and pipes for stdin and stdout; return the descriptors of the child and those of the parent."""
+    lifeline, stdin, stdout = os.pipe(), os.pipe(), os.pipe()
+    return [lifeline[0], stdin[0], stdout[1]], [lifeline[1], stdin[1], stdout[0]]
+
+
+def settle(descriptors: Sequence[int]) -> None:
+    """In a forked child, start a new session with the given lifeline, stdin, stdout and stderr."""
+    lifeline, *standard = descriptors
+    os.setsid()
+    for number, descriptor in enumerate(standard):
+        os.dup2(descriptor, number)
+        if descriptor > 2:
+            os.close(descriptor)
+    die_with_parent(lifeline)

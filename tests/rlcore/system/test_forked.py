@@ -12,7 +12,7 @@ from tests.retries import wait_for
 
 PARENT = """
 import os, signal, subprocess, sys, threading
-from rlcore.system.fork_here import fork_here
+from rlcore.system.forked import fork_here
 
 def run():
     here = sorted(int(name) for name in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{name}"))
