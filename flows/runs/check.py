@@ -19,8 +19,7 @@ from rlcore.errors import EnvironmentFault, Mistakes, UserError
 from rlcore.nn.network_keys import kind_of
 from rlcore.optim.optimizer_keys import OptimizerConfig
 from rlcore.store.checkpoint import choose, locate, manifest
-from rlcore.train.device import check_device
-from rlcore.train.resource_check import check_resources
+from rlcore.train.resource_check import check_device, check_resources
 from rlcore.user_code import user_code
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from flows.registry.origin import origin
 from flows.runs.check import prepare
 from flows.runs.create import create_run
 from flows.runs.lineage import code_diff_hash, code_version, host, place_inputs, whole_lineage
-from rlcore.compiled.when_to_compile import decide
+from rlcore.compiled.when_to_compile import decide, on_gpu
 from rlcore.config.groups import RunConfig
 from rlcore.config.learning_half import half_hash, learning_half
 from rlcore.config.values import spell
@@ -183,7 +183,7 @@ def differences_here(again: RunDirectory) -> Iterator[str]:
         return
     compiled = decide(config, None, lambda: count(config, EnvSpec.from_json(again.read_card()["spec"])))
     code = code_version()
-    now = fingerprint.machine(config, _device(config), compiled) | {"code": code}
+    now = fingerprint.machine(config, torch.device("cuda" if on_gpu(config) else "cpu"), compiled) | {"code": code}
     yield from _of_code(original, code)
     for key, before, here in fingerprint.differences(then["machine"], now):
         if key not in UNREPORTED and key != "code.commit":
@@ -219,10 +219,3 @@ def _of_code(original: Original, code: dict[str, Any]) -> Iterator[str]:
         patch = Path(original.run_dir, "code.diff")
         then_apply = f" && git apply {patch}" if then.get("code_diff") and patch.exists() else ""
         yield f"to restore that code: git checkout {then['commit'][:10]}{then_apply}"
-
-
-def _device(config: RunConfig) -> torch.device:
-    """Return the device on which the networks are computed."""
-    wanted = config.fabric.accelerator
-    cuda = wanted in ("cuda", "gpu") or (wanted == "auto" and torch.cuda.is_available())
-    return torch.device("cuda" if cuda else "cpu")

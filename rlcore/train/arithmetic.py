@@ -34,9 +34,7 @@ def count(config: RunConfig, spec: EnvSpec) -> Arithmetic | None:
     Return None if they cannot be counted, for example because the algorithm fails on random observations. The result
     depends only on the config and the spec, not on a clock or a cache.
     """
-    ranks = NullRanks()
-    ranks.size = config.fabric.ranks
-    counter = Counter()
+    ranks, counter = NullRanks(size=config.fabric.ranks), Counter()
     context = Context(config, spec, make_fabric(FabricConfig()), ranks, config.env.num_envs)
     try:
         trainer = Trainer.from_context(context, RandomEnvs(spec, config.env.num_envs, None))

@@ -92,13 +92,6 @@ class EmptyNoise(Noise):
         return (getattr(self, kind)(*shape) for _ in range(count))
 
 
-class _First(SingleProcess):
-    """Rank 0 of `size` ranks, without communication."""
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-
-
 def check_groups(config: RunConfig, spec: EnvSpec) -> None:
     """Raise a UserError if a parameter group of an optimizer matches no parameter.
 
@@ -121,7 +114,9 @@ def _build_empty(config: RunConfig, spec: EnvSpec) -> tuple[Any, Any]:
         autocast=nullcontext,
         strategy=SimpleNamespace(precision=precision),
     )
-    context = Context(config, spec, fabric, _First(config.fabric.ranks), config.env.num_envs)
+    ranks = SingleProcess()
+    ranks.size = config.fabric.ranks  # without communication
+    context = Context(config, spec, fabric, ranks, config.env.num_envs)
     # `_TooManyError` can be raised at any call of torch, even in the exit of a `no_grad` block: restore the grad mode.
     grad_mode = torch.set_grad_enabled(torch.is_grad_enabled())
     with grad_mode, torch.random.fork_rng(devices=[]), MetaTensors(), NOWHERE:

@@ -17,10 +17,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 
+from rlcore.compiled.when_to_compile import on_gpu
 from rlcore.config.groups import EnvConfig, RunConfig
 from rlcore.data.sizes import PIECES, frame_bytes, row_bytes
 from rlcore.spec import EnvSpec, Window
-from rlcore.system.devices import gpus
 from rlcore.system.free_memory import FreeResources, size
 
 # Unshared bytes, measured: a trainer after a short training, an environment process (CartPole; MuJoCo: twice that), an
@@ -238,12 +238,6 @@ def _ratios(config: RunConfig, counted: TensorSizes) -> str:
     ranks = " on every rank" if config.fabric.ranks > 1 else ""
     steps = f"{counted.updates:,} gradient steps of {rows:,} rows{ranks}"
     return f"{steps}: replay ratio {ratio:g} (gradient steps per policy step), train ratio {ratio * rows:g} (rows)"
-
-
-def on_gpu(config: RunConfig) -> bool:
-    """Return True if a run of this config uses a GPU on this machine."""
-    accelerator = config.fabric.accelerator
-    return accelerator in ("cuda", "gpu") or (accelerator == "auto" and gpus() > 0)
 
 
 def spell_duration(seconds: float) -> str:

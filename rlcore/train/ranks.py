@@ -2,7 +2,7 @@
 
 Rank 0 is the trainer. Only this rank communicates with the parent process, writes, logs and evaluates. It sends
 commands (`advance N`, `save`, `stop`) to the stdin of the other ranks. Tensors are exchanged through torch.distributed.
-The ranks connect through an unnamed file that no other user can open (`rlcore.train.rendezvous`).
+The ranks connect through an unnamed file that no other user can open (`rlcore.train.fabric`).
 If one rank ends, all ranks end: their next exchange of tensors fails, and worker ranks end when the trainer ends.
 """
 
@@ -19,8 +19,8 @@ from rlcore.config.groups import RunConfig
 from rlcore.errors import EnvironmentFault, RunError, UserError
 from rlcore.store.directory import RunDirectory
 from rlcore.system.lifeline import spawn
-from rlcore.train.rendezvous import VARIABLE
 
+VARIABLE = "SHEPHERD_RANKS_STORE"  # number of the descriptor of the file through which the ranks connect
 KNOWN = {error.__name__: error for error in (UserError, RunError, EnvironmentFault)}
 
 

@@ -30,8 +30,7 @@ from rlcore.train.components import check_finite, start_from
 from rlcore.train.fingerprint import fingerprint
 from rlcore.train.memory_estimate import spell_duration
 from rlcore.train.metrics import MetricsWindow, Stopwatch
-from rlcore.train.ranks import WorkerRanks
-from rlcore.train.rendezvous import VARIABLE
+from rlcore.train.ranks import VARIABLE, WorkerRanks
 from rlcore.train.resource_check import check_resources
 from rlcore.train.resume import ResumePoint
 from rlcore.train.trainer import Trainer

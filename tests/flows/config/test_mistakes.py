@@ -263,7 +263,7 @@ def test_compose_reports_unsupported_environment_first(environment):
 
 
 def test_new_run_reports_missing_environment_and_gpu_together(tmp_path, monkeypatch):
-    monkeypatch.setattr("rlcore.train.device.gpus", lambda: 0)
+    monkeypatch.setattr("rlcore.train.resource_check.gpus", lambda: 0)
     with pytest.raises(UserError) as caught:
         new_run(["exp=ppo", f"run_dir={tmp_path}/run", "fabric.accelerator=cuda", "env.id=CartPol-v1"])
     first, second = [str(mistake) for mistake in caught.value.mistakes]

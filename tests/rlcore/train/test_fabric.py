@@ -11,7 +11,7 @@ from rlcore.config.groups import FabricConfig
 from rlcore.config.learning_half import config_hash
 from rlcore.errors import UserError
 from rlcore.run_config import build_config
-from rlcore.train import device, fabric
+from rlcore.train import fabric, resource_check
 from rlcore.train.fabric import make_fabric, set_switches
 from tests.runs import values
 
@@ -46,7 +46,7 @@ def test_make_fabric_selects_gpus_of_config(monkeypatch: pytest.MonkeyPatch, dev
             """Start nothing."""
 
     monkeypatch.setattr(lightning_fabric, "Fabric", Recording)
-    monkeypatch.setattr(device, "gpus", lambda: 2)
+    monkeypatch.setattr(resource_check, "gpus", lambda: 2)
     monkeypatch.setattr(fabric, "join", lambda *given: joined.append(given))
     monkeypatch.setenv("LOCAL_RANK", "0")
     monkeypatch.setenv("SHEPHERD_RANKS_STORE", "7")
@@ -72,9 +72,9 @@ def test_make_fabric_selects_gpus_of_config(monkeypatch: pytest.MonkeyPatch, dev
 def test_check_device_refuses_missing_gpus(
     monkeypatch: pytest.MonkeyPatch, devices: tuple[int, ...], accelerator: str, there: int, sentence: str
 ) -> None:
-    monkeypatch.setattr(device, "gpus", lambda: there)
+    monkeypatch.setattr(resource_check, "gpus", lambda: there)
     with pytest.raises(UserError, match=sentence):
-        device.check_device(FabricConfig(devices=devices, accelerator=accelerator))
+        resource_check.check_device(FabricConfig(devices=devices, accelerator=accelerator))
 
 
 def test_config_hash_is_independent_of_gpu_index() -> None:

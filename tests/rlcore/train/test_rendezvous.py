@@ -15,8 +15,7 @@ BEGIN = """
     import torch
     from torch import distributed
     from rlcore.errors import RunError, UserError
-    from rlcore.train import rendezvous
-    from rlcore.train.fabric import FabricRanks
+    from rlcore.train.fabric import FabricRanks, join
     from rlcore.types import Chunk
 
     rank, cpu = int(sys.argv[1]), torch.device("cpu")
@@ -27,7 +26,7 @@ BEGIN = """
             return print, ("harm",)
 """
 EXCHANGE = """
-    rendezvous.join(int(sys.argv[2]), rank, 2, cpu)
+    join(int(sys.argv[2]), rank, 2, cpu)
     chunk = Chunk(lambda: {"x": torch.ones(2)}, {"here": {"size": 3 + rank}}, light=True)
     held = Chunk(lambda: {"x": torch.full((2,), float(rank))})
     first, second = ranks.gather({"loss": torch.tensor([0.1]) + rank, rank: [(1, None)], "light": chunk, "held": held})
@@ -36,7 +35,7 @@ EXCHANGE = """
     distributed.barrier()
 """
 HARM = """
-    rendezvous.join(int(sys.argv[2]), rank, 2, cpu)
+    join(int(sys.argv[2]), rank, 2, cpu)
     if rank == 0:
         try:
             print(ranks.gather(None))
@@ -57,7 +56,7 @@ IMPOSTOR = """
         forge = lambda given: torch.cat([torch.zeros_like(given[:16]), given[16:]])
         distributed.all_to_all_single = lambda out, given, **how: exchange(out, forge(given), **how)
     try:
-        rendezvous.join(int(sys.argv[2]), rank, 2, cpu)
+        join(int(sys.argv[2]), rank, 2, cpu)
     except RunError as error:
         print(error)
     else:
