@@ -11,7 +11,7 @@ from rlcore.config.values import spell
 from rlcore.errors import UserError
 from rlcore.store.config_file import config_of
 from rlcore.store.directory import RunDirectory, write_json, write_text
-from rlcore.train.resume_rules import refuse_other_config
+from rlcore.train.resume import refuse_other_config
 
 log = logging.getLogger(__name__)
 

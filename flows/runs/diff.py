@@ -15,7 +15,7 @@ from rlcore.store import checkpoint, compare
 from rlcore.store.directory import RunDirectory
 from rlcore.system.printable import print_safely
 from rlcore.train.fingerprint import differences
-from rlcore.train.resume_rules import other_learning
+from rlcore.train.resume import other_learning
 
 MEANING = {  # meaning of a difference, for each of the two parts of a fingerprint
     "learning": "this affects what is learned",

@@ -35,7 +35,7 @@ from rlcore.store.config_file import config_of
 from rlcore.store.directory import RunDirectory
 from rlcore.store.run_files import read_mapping
 from rlcore.system.durable import make_directory
-from rlcore.train.resume_rules import refuse_other_config
+from rlcore.train.resume import refuse_other_config
 
 MAY_SET_ASIDE = ("make-env", "collect", "train")  # a later stage would evaluate weights that were moved
 # Files of make-env and collect; a new run in the same environment may use them.

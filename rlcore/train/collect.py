@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
 from rlcore.compiled.acting import CompiledActing, compile_acting
 from rlcore.compiler import Compiler
+from rlcore.config.algorithm import AlgorithmConfig
 from rlcore.data.history import HistoryWrapper, past_of, with_history
 from rlcore.data.staging import StagingBuffer, answer, as_trajectory, columns, copy_time_step, from_columns
+from rlcore.data.steps import transform_reward
 from rlcore.envs.vector.episodic import EpisodicVectorEnv
 from rlcore.evaluation.random_agent import RandomAgent
 from rlcore.functional.noise import Noise
 from rlcore.functional.tree import fit, map_leaves
 from rlcore.protocols import Agent, VectorEnv
 from rlcore.system.training_clock import wall
-from rlcore.types import Ranks, SingleProcess, State, TimeStep, Trajectory
+from rlcore.types import Context, Ranks, SingleProcess, State, TimeStep, Trajectory
 
 # Observations and is_first -> action in the agent's form [B, A], in the environment's form [B, *shape], extra outputs.
 Act = Callable[[dict[str, Tensor], Tensor], tuple[Tensor, Tensor, dict[str, Tensor]]]
@@ -78,6 +81,22 @@ class Collector:
         self._compiler = compiler
         self._acting: CompiledActing | None = None
         self.compiled: bool | None = None  # True if acting is compiled; None without a compiler or before `collect`
+
+    @classmethod
+    def from_context(cls, context: Context[AlgorithmConfig], envs: VectorEnv, policy: Agent) -> Self:
+        """Create the collector of a training; the context determines all random numbers of acting."""
+        config, rank, device = context.config, context.ranks.rank, context.fabric.device
+        return cls(
+            envs,
+            policy,
+            Noise(config.seed, "policy", rank, device=device),
+            device,
+            context.fabric.autocast,
+            functools.partial(transform_reward, config.env),
+            context.ranks,
+            Noise(config.seed, "prefill", rank),
+            context.compiler if context.compiler and not context.compiler.records else None,
+        )
 
     @torch.no_grad()
     def collect(self, length: int, random: bool = False) -> tuple[Trajectory, Trajectory]:

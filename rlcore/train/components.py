@@ -1,20 +1,54 @@
-"""State components of a learner: their parameters, a check that they are finite, and transfer from another run."""
+"""Learner of an algorithm: its construction, its parameters, and the state of its components.
+
+The state of several ranks is the whole state of rank 0, and the differences of the other ranks. Parameters and
+optimizer state are bit-identical on every rank. State that depends on a rank's environments (returns of unfinished
+episodes, statistics, a random stream) differs and must be restored on the same rank.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import nn
 
+from rlcore import streams
+from rlcore.algorithms import ALGORITHMS
+from rlcore.config.algorithm import AlgorithmConfig
 from rlcore.errors import RunError, UserError
 from rlcore.evaluation.policy import describe_mismatch
 from rlcore.functional.tree import name_leaves
 from rlcore.optim.optimizer import Optimizer
 from rlcore.optim.target import Target
-from rlcore.protocols import Learner
-from rlcore.types import State
+from rlcore.protocols import Buffer, Learner
+from rlcore.store.checkpoint import nested_state
+from rlcore.types import Context, Ranks, State, TrainingSchedule
+
+Part = list[Any]  # [keys, outermost first; value]
+
+
+def build_algorithm(context: Context[AlgorithmConfig]) -> tuple[Learner, Buffer, TrainingSchedule]:
+    """Build learner, buffer and schedule; raise a UserError if one of them does not have the required interface."""
+    name = context.config.algo.name
+    # Layers without an explicit initialization use torch's global generator: seed it equally on every rank.
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(streams.integer(context.config.seed, "init"))
+        learner, buffer, plan = ALGORITHMS[name].build(context)
+    kinds: list[tuple[object, type]] = [(learner, Learner), (buffer, Buffer)]  # a plugin may return anything
+    for part, kind in kinds:
+        if not isinstance(part, kind):
+            raise UserError(
+                f"algo.name={name}: {type(part).__name__} is not a subclass of rlcore.protocols.{kind.__name__}; "
+                "derive the class from it (docs/your_own_algorithm.md)"
+            )
+    parts = learner.components()
+    if missing := [part for part in ("agent", *learner.transferable_components) if part not in parts]:
+        raise UserError(
+            f"algo.name={name}: components() of its learner must have {missing[0]!r}, but has only {', '.join(parts)}"
+        )
+    return learner, buffer, plan
 
 
 def parameters(learner: Learner) -> dict[str, nn.Parameter]:
@@ -88,3 +122,52 @@ def start_from(learner: Learner, state: Mapping[str, Any], source: str) -> str:
 
 def _module(part: Any) -> Any:
     return part.module if isinstance(part, (Optimizer, Target)) else part
+
+
+# State of several ranks -----------------------------------------------------------------------------------------------
+
+
+def parts_of_this_rank(state: State, ranks: Ranks) -> list[Part]:
+    """Return the parts of a learner's state on this rank that differ from the learner's state on rank 0.
+
+    On rank 0, the result is []. All ranks must call this function together.
+    """
+    if ranks.size == 1:
+        return []
+    first = ranks.gather(digests(state) if ranks.rank == 0 else None)[0]
+    return list(parts_that_differ(state, first))
+
+
+def digests(state: Any) -> Any:
+    """Return a copy of a nested state in which every value that is not a mapping is replaced by its SHA-256 digest."""
+    if isinstance(state, Mapping):
+        return {key: digests(value) for key, value in state.items()}
+    digest = hashlib.sha256()
+    for part in nested_state.encode(state):
+        digest.update(part)
+    return digest.hexdigest()
+
+
+def parts_that_differ(state: Any, first: Any, path: tuple[Any, ...] = ()) -> Iterator[Part]:
+    """Compare a nested state with another state, and yield the innermost values that differ, with their keys.
+
+    `first` is the result of `digests` for the other state. `path` contains the keys that lead to `state`.
+    """
+    if isinstance(state, Mapping) and isinstance(first, Mapping) and state.keys() == first.keys():
+        for key, value in state.items():
+            yield from parts_that_differ(value, first[key], (*path, key))
+    elif digests(state) != first:
+        yield [list(path), state]
+
+
+def with_parts(state: Any, parts: Iterable[Part]) -> Any:
+    """Return a copy of a nested state in which `parts`, the result of `parts_of_this_rank`, replace the values."""
+    for path, value in parts:
+        state = _with(state, path, value)
+    return state
+
+
+def _with(state: Any, path: list[Any], value: Any) -> Any:
+    if not path:
+        return value
+    return {**state, path[0]: _with(state[path[0]], path[1:], value)}

@@ -1,4 +1,4 @@
-"""Aggregation of metrics between two log points, and the stopwatch of training time."""
+"""Checks and aggregation of metrics between two log points, and the stopwatch of training time."""
 
 from __future__ import annotations
 
@@ -133,6 +133,19 @@ class MetricsWindow:
         self.values, self.start_steps = state["values"], state["start_steps"]
         self.start_updates, self.seconds = state["start_updates"], state["seconds"]
         self._known, self._warned = set(state["known"]), state["warned"]
+
+
+def check_metrics(metrics: Metrics) -> Metrics:
+    """Return the argument unchanged; raise a RunError with the name of a metric that is not a single number.
+
+    Only shapes are checked, not values, so that the check does not wait for computations on a GPU.
+    """
+    for name, value in metrics.items():
+        shape = [*getattr(value, "shape", ())]
+        if shape or not hasattr(value, "__float__"):
+            what = f"a {type(value).__name__} of shape {shape}" if shape else repr(value)
+            raise RunError(f"metric {name!r} is {what}; a metric must be a single number or a tensor of shape []")
+    return metrics
 
 
 class Stopwatch:

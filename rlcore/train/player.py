@@ -7,7 +7,6 @@ The learner sends the weights of its behavior policy as one vector of bytes, wit
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import torch
@@ -16,10 +15,8 @@ from torch import Tensor
 from rlcore import streams
 from rlcore.algorithms import ALGORITHMS
 from rlcore.config.algorithm import AlgorithmConfig
-from rlcore.data.steps import transform_reward
 from rlcore.errors import RunError
 from rlcore.evaluation.policy import describe_mismatch
-from rlcore.functional.noise import Noise
 from rlcore.functional.tree import map_leaves
 from rlcore.protocols import VectorEnv
 from rlcore.store.checkpoint import nested_state
@@ -32,31 +29,19 @@ LENGTH = 8  # number of bytes in front of the weights that contain the length of
 class Player:
     """Environments of one process and the policy that acts in them; no learner is needed.
 
-    `version` is the version number of the weights, and 0 before the first `load_weights`. `collector` steps the
+    The policy has random weights until the first `load_weights`. `version` is the version number of the weights, and 0
+    before the first `load_weights`. `collector` steps the
     environments and counts the steps; its state is part of a checkpoint.
 
     Args:
         context: config, specs, devices and ranks of the process. It determines all random numbers of acting.
         envs: vectorized environments; their spec and number are those of the context.
-        policy: behavior policy that a learner in this process updates in place; None: a new policy with random weights,
-            which `load_weights` replaces.
     """
 
-    def __init__(self, context: Context[AlgorithmConfig], envs: VectorEnv, policy: Any = None) -> None:
-        config, rank, device = context.config, context.ranks.rank, context.fabric.device
-        self.policy = make_behavior_policy(context) if policy is None else policy
+    def __init__(self, context: Context[AlgorithmConfig], envs: VectorEnv) -> None:
+        self.policy = make_behavior_policy(context)
         self.version = 0
-        self.collector = Collector(
-            envs,
-            self.policy,
-            Noise(config.seed, "policy", rank, device=device),
-            device,
-            context.fabric.autocast,
-            functools.partial(transform_reward, config.env),
-            context.ranks,
-            Noise(config.seed, "prefill", rank),
-            context.compiler if context.compiler and not context.compiler.records else None,
-        )
+        self.collector = Collector.from_context(context, envs, self.policy)
 
     def collect(self, length: int, random: bool = False) -> tuple[Trajectory, Trajectory]:
         """Take `length` steps in all environments; return the trajectory and the time step after it.

@@ -1,20 +1,31 @@
-"""Checkpoint from which training resumes: selection, comparison with the current config, and safe reading."""
+"""Resuming: the checkpoint from which training resumes, and the rules for changes of its config.
+
+A change must not affect the training that is already done.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rlcore.algorithms import ALGORITHMS
 from rlcore.compiled.when_to_compile import decide
 from rlcore.config.groups import RunConfig
+from rlcore.config.learning_half import learning_half
+from rlcore.config.schema import defaults, nested_class, types_of
+from rlcore.config.values import at, spell
 from rlcore.errors import UserError, first_line
 from rlcore.store import checkpoint
 from rlcore.store.directory import RunDirectory
-from rlcore.train.fingerprint import learning_settings
-from rlcore.train.resume_rules import refuse_other_learning, refuse_smaller_budget, warn_of_other_machine
+from rlcore.train.fingerprint import differences, learning_settings
+
+log = logging.getLogger(__name__)
+_MISSING = object()
 
 
 @dataclass(frozen=True)
@@ -131,3 +142,137 @@ def refuse_unfit(source: Path, config: RunConfig) -> None:
     now = learning_settings(config, stored["learning"]["tier"], decide(config, stored, lambda: None))
     refuse_other_learning(stored["learning"], now, config, source)
     refuse_smaller_budget(config, checkpoint.policy_steps(source), str(source))
+
+
+# Rules for changes ----------------------------------------------------------------------------------------------------
+
+
+def may_extend(config: RunConfig, tier: str) -> bool:
+    """Return True if `algo.total_steps` may change on resume, because the training already done does not depend on it.
+
+    It may not change if coefficients are annealed over `algo.total_steps`. It may also not change if `tier` (the method
+    by which unfinished episodes continue on resume) is "boundary": the last checkpoint then truncates these episodes.
+    """
+    return not config.algo.annealing_keys and tier != "boundary"
+
+
+def refuse_other_config(run: RunDirectory, before: RunConfig, config: RunConfig) -> None:
+    """Raise a UserError if a new config would change how an existing run is trained.
+
+    Args:
+        run: run directory.
+        before: current config of the run.
+        config: the new config.
+
+    Raises:
+        UserError: If a key that affects training differs. The message gives the key, both values and the fix.
+    """
+    extensible = may_extend(before, run.read_card()["tier"] if run.card.exists() else "")
+    for key, old, new in differences(learning_half(before), learning_half(config)):
+        if extensible and key == "algo.total_steps":
+            newest = checkpoint.newest_good(run.checkpoints)
+            refuse_smaller_budget(config, checkpoint.policy_steps(newest) if newest else 0, str(run.path))
+            continue
+        annealed = ", ".join(f"algo.{name}" for name in before.algo.annealing_keys) if key == "algo.total_steps" else ""
+        why = f" (the effect of {annealed} depends on it)" if annealed else ""
+        raise UserError(
+            f"{key}={spell(new)}: this run was started with {key}={spell(old)}, which cannot change on resume{why}; "
+            f"to start a new run from its weights, set init_from={run.path}"
+        )
+
+
+def refuse_smaller_budget(config: RunConfig, done: int, place: str) -> None:
+    """Raise a UserError if `algo.total_steps` is less than `done`, the number of policy steps already trained.
+
+    `place` is the path of the run or checkpoint, for the message.
+    """
+    if config.algo.budget(config.width) < done:
+        raise UserError(
+            f"algo.total_steps={config.algo.total_steps}: {place} was trained for {done:,} policy steps already; "
+            f"set {done} or more, or evaluate an earlier checkpoint (--checkpoint)"
+        )
+
+
+def refuse_other_learning(
+    before: Mapping[str, Any], now: Mapping[str, Any], config: RunConfig, checkpoint: Path
+) -> None:
+    """Raise a UserError if a run that resumes from a checkpoint would train differently.
+
+    Args:
+        before: entry `learning` of the fingerprint in the checkpoint: the settings that affect training.
+        now: entry `learning` of the fingerprint of the resumed run.
+        config: config of the resumed run.
+        checkpoint: directory of the checkpoint, for the message.
+
+    Raises:
+        UserError: If a setting that affects training differs. The message gives the key, both values and the fix.
+    """
+    if before.get("generation") != now["generation"]:
+        raise UserError(
+            f"{checkpoint}: written by a version of Shepherd that trains differently, so it cannot be resumed (it can "
+            f"be evaluated and served); to start a new run from its weights, set init_from={checkpoint}"
+        )
+    extensible = may_extend(config, now["tier"])
+    for name, old, new in other_learning(before, now):
+        if name == "init_from" or (extensible and name == "algo.total_steps"):
+            continue
+        raise UserError(
+            f"{name}={spell(new)}: {checkpoint} was trained with {spell(old)}; set it back, "
+            f"or start a new run from its weights with init_from={checkpoint}"
+        )
+
+
+def other_learning(one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    """Compare the entries `learning` of two fingerprints, and yield the differences that affect training.
+
+    The fingerprints may be from different versions of Shepherd. Two kinds of differences are skipped: keys that affect
+    training only according to an older version, and keys that only one version knows, if they have their default.
+
+    Args:
+        one: entry `learning` of a fingerprint.
+        other: entry `learning` of another fingerprint.
+
+    Yields:
+        (key, value in `one`, value in `other`).
+    """
+    names = {at(half, "config.algo.name") for half in (one, other)}
+    entry = ALGORITHMS.get(names.pop()) if len(names) == 1 else None
+    classes = (RunConfig, *([entry.Config] if entry else []))
+    known = {"config": defaults(RunConfig) | {"algo": defaults(entry.Config) if entry else {}}}
+    for key, old, new in differences(one, other):
+        name = key.removeprefix("config.").removeprefix("boundary.")
+        if key.startswith("config.") and not _decides(name, classes):
+            continue
+        values = [value for half in (one, other) if (value := at(half, key, _MISSING)) is not _MISSING]
+        if len(values) == 1 and values[0] == at(known, key, _MISSING):
+            continue
+        yield name, old, new
+
+
+def _decides(name: str, classes: tuple[type, ...]) -> bool:
+    """Return True if a config key affects training. Keys that no config class has are assumed to affect it."""
+    cls: type | None = classes[0]
+    if name.startswith("algo."):
+        cls, name = classes[-1] if len(classes) > 1 else None, name.removeprefix("algo.")
+    for part in name.split("."):
+        field = None if cls is None else {field.name: field for field in dataclasses.fields(cls)}.get(part)
+        if cls is None or field is None:
+            return True
+        if not field.metadata.get("learning", True):
+            return False
+        cls = nested_class(types_of(cls)[part])
+    return True
+
+
+def warn_of_other_machine(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Log the differences between the entries `machine` of two fingerprints: device, versions and code.
+
+    Because of these differences, the resumed run may not be bit-identical to an uninterrupted run.
+    """
+    for key, old, new in differences(before, now):
+        bits = (
+            "and is bit-identical unless the learning code has changed"
+            if key.startswith(("code.", "plugins."))
+            else "but will not be bit-identical"
+        )
+        log.warning("%s is %s, was %s: the run continues, %s", key, new, old, bits)

@@ -44,8 +44,8 @@ from rlcore.store.retry import retry
 from rlcore.system import heap
 from rlcore.system.torch_switches import keeping_switches, read_switches
 from rlcore.train.boundary import budget
-from rlcore.train.build import build_algorithm, check_metrics
-from rlcore.train.components import check_finite
+from rlcore.train.collect import Collector
+from rlcore.train.components import build_algorithm, check_finite, parts_of_this_rank, with_parts
 from rlcore.train.fabric import (
     FabricRanks,
     make_fabric,
@@ -53,9 +53,7 @@ from rlcore.train.fabric import (
     refuse_default_dtype,
     set_switches,
 )
-from rlcore.train.metrics import MetricsWindow
-from rlcore.train.player import Player
-from rlcore.train.rank_state import parts_of_this_rank, with_parts
+from rlcore.train.metrics import MetricsWindow, check_metrics
 from rlcore.train.resource_check import check_resources
 from rlcore.train.resume import reading_state
 from rlcore.train.warmup import warm_up
@@ -153,7 +151,7 @@ class Trainer:
         self.learner, self.buffer, self.plan = build_algorithm(context)
         self.behavior_policy = self.learner.behavior_policy
         self.rng = context.generator("minibatch")
-        self.collector = Player(context, envs, self.behavior_policy).collector
+        self.collector = Collector.from_context(context, envs, self.behavior_policy)
         self.iterations, self._due, self._waiting, self._untrimmed = 0, 0, False, 0
 
     def _check(self, envs: VectorEnv | None, command: bool) -> None:

@@ -20,7 +20,7 @@ from rlcore.store import checkpoint
 from rlcore.store.config_file import config_of
 from rlcore.store.directory import RunDirectory
 from rlcore.train.fingerprint import learning_settings
-from rlcore.train.resume_rules import refuse_other_learning
+from rlcore.train.resume import refuse_other_learning
 from rlcore.train.run_trainer import RunTrainer
 from tests.runs import prepare
 

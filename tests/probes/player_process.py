@@ -16,7 +16,7 @@ import torch
 from rlcore.config.groups import RunConfig
 from rlcore.envs.vector.choose import make_vector_env
 from rlcore.spec import EnvSpec
-from rlcore.train.build import build_algorithm
+from rlcore.train.components import build_algorithm
 from rlcore.train.fabric import FabricRanks, make_fabric, set_switches
 from rlcore.train.player import Player, flat_weights
 from rlcore.types import Context

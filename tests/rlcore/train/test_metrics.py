@@ -10,8 +10,7 @@ import torch
 
 from rlcore.config.groups import AggregatorConfig, MetricConfig
 from rlcore.errors import RunError, UserError
-from rlcore.train.build import check_metrics
-from rlcore.train.metrics import MetricsWindow, Stopwatch
+from rlcore.train.metrics import MetricsWindow, Stopwatch, check_metrics
 from rlcore.types import Episode
 
 

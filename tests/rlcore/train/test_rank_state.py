@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from rlcore.store.checkpoint import nested_state
-from rlcore.train.rank_state import digests, parts_that_differ, with_parts
+from rlcore.train.components import digests, parts_that_differ, with_parts
 
 FIRST: dict[str, Any] = {
     "agent": {"weight": torch.ones(3, 2), "bias": torch.zeros(2)},

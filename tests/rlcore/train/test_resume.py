@@ -10,7 +10,7 @@ import pytest
 from flows.config.compose import compose
 from rlcore.errors import UserError
 from rlcore.train.fingerprint import learning_settings
-from rlcore.train.resume_rules import other_learning, refuse_other_learning
+from rlcore.train.resume import other_learning, refuse_other_learning
 
 
 def test_resume_ignores_keys_without_effect() -> None:
