@@ -14,7 +14,7 @@ from typing import Any
 from flows.cli.train_command import resume
 from flows.report.command_lines import continue_command, short_path
 from flows.report.terminal import console, show, table
-from flows.runs.stale import StaleRun, find_other_machine, find_stale, mark_died
+from flows.runs.milestones import StaleRun, find_other_machine, find_stale, mark_died
 from flows.settings import run_root
 from flows.tracking.mirror import update_or_warn
 from flows.workers.servers import check_servers

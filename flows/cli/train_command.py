@@ -49,7 +49,7 @@ def train_run_or_group(overrides: Sequence[str], workers: int | None = None) -> 
 def resume(run_dir: str, overrides: Sequence[str]) -> None:
     """Resume an unfinished run; `overrides` change keys of its config first."""
     with name_continuation(resume_command(run_dir)):
-        from flows.runs.change import change_run  # Hydra
+        from flows.runs.create import change_run  # Hydra
 
         run = RunDirectory.existing(run_dir)
         run.refuse_second_writer()

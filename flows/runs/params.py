@@ -22,9 +22,8 @@ from typing import Any
 from flows.config.compose import compose_params
 from flows.config.yaml_files import default_names
 from flows.report.command_lines import stage_command
-from flows.runs.change import rewrite_config
 from flows.runs.check import prepare
-from flows.runs.create import create_run
+from flows.runs.create import create_run, rewrite_config
 from flows.runs.lineage import core_hash, place_inputs
 from rlcore import plugins
 from rlcore.config.groups import RunConfig

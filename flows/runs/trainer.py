@@ -17,7 +17,7 @@ from typing import Any
 
 from flows.process.signals import TrainingInterrupted, is_interrupted, time_left
 from flows.runs.listeners import emit
-from flows.runs.warm import start_trainer
+from flows.runs.warm import TRAINER, start_warm
 from rlcore.errors import DiskFault, EnvironmentFault, EnvironmentLost, OutOfMemory, RunError, UserError, exit_error
 from rlcore.store.directory import RunDirectory
 from rlcore.system.lifeline import is_stopped
@@ -50,7 +50,7 @@ class TrainerProcess:
         self.at: Boundary | None = None  # the last boundary that the trainer reached
         env = run.read_config()["env"]
         self._env_id, self._step_timeout = env["id"], float(env.get("step_timeout", 0.0))
-        self.process = start_trainer(run, self._log)
+        self.process = start_warm(TRAINER, str(run.path), log=self._log)
         if begin:
             self.begin()
 

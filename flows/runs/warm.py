@@ -20,7 +20,6 @@ from flows.process.network import listen
 from flows.runs.lineage import code_version
 from flows.settings import WARM, state_folder, warm_folder
 from flows.tracking.mirror import settle, share_mirror
-from rlcore.store.directory import RunDirectory
 from rlcore.system.fork_server import fork, start_server
 from rlcore.system.forked import Forked
 from rlcore.system.lifeline import spawn
@@ -52,11 +51,6 @@ def warm_trainers(*others: str) -> Iterator[None]:
         stack.callback(os.environ.pop, WARM, None)
         stack.callback(settle)
         yield
-
-
-def start_trainer(run: RunDirectory, log: IO[bytes]) -> subprocess.Popen[bytes] | Forked:
-    """Start the trainer of a run with `start_warm`."""
-    return start_warm(TRAINER, str(run.path), log=log)
 
 
 def start_warm(

@@ -21,7 +21,7 @@ from flows.config.overrides import parse
 from flows.config.yaml_files import groups
 from flows.report.command_lines import bin_folder, short_path
 from flows.report.sentences import between, number, sign
-from flows.runs.change import change_run
+from flows.runs.create import change_run
 from flows.runs.listeners import emit
 from flows.sweeps.driving import Sweep
 from flows.sweeps.folder import SweepFolder

@@ -23,8 +23,7 @@ from flows.process.network import is_server
 from flows.process.parents import WORKER, exit_with_parent
 from flows.process.signals import TrainingInterrupted, is_interrupted, stay_terminable, terminable
 from flows.report.sentences import describe
-from flows.runs.change import change_run
-from flows.runs.create import new_run
+from flows.runs.create import change_run, new_run
 from flows.runs.listeners import subscribe
 from flows.runs.milestones import note_died, note_start
 from flows.runs.trainer import expect_trainer, release_after, resumes

@@ -12,8 +12,7 @@ import pytest
 import yaml
 
 from flows.cli.main import main
-from flows.runs.change import change_run
-from flows.runs.create import new_run
+from flows.runs.create import change_run, new_run
 from flows.stages.make_env import make_env
 from rlcore.errors import UserError
 from rlcore.store import checkpoint

@@ -264,7 +264,7 @@ def test_resume_finished_run_with_more_episodes_or_steps(
     from flows import train as training
     from flows.cli import main as cli
     from flows.registry import models as registry
-    from flows.runs.change import change_run
+    from flows.runs.create import change_run
     from flows.settings import tracking_uri
     from flows.tracking.mlflow_store import connect
 

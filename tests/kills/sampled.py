@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from flows.runs.change import change_run
+from flows.runs.create import change_run
 from rlcore.store.directory import RunDirectory
 from tests.kills.cases import Case, ordered
 from tests.kills.killing import finish, kill, run_to_end, same_bits, same_record

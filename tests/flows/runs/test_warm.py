@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from flows.runs.trainer import TrainerProcess, trainer_for
-from flows.runs.warm import TRAINERS, start_trainer, warm_trainers
+from flows.runs.warm import TRAINER, TRAINERS, start_warm, warm_trainers
 from flows.settings import WARM
 from flows.stages.train import train
 from flows.tracking import mirror
@@ -101,12 +101,12 @@ def test_forked_trainer_inherits_surroundings_of_client(tmp_path: Path, monkeypa
     assert json.loads(output) == [str(tmp_path), "here", None, True, "tells"]
 
 
-def test_start_trainer_forks_only_in_equal_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_start_warm_forks_only_in_equal_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = RunDirectory(tmp_path)
 
     def started_type() -> type:
         with open(tmp_path / "log", "wb") as log:
-            process = start_trainer(run, log)
+            process = start_warm(TRAINER, str(run.path), log=log)
         process.kill()
         process.wait()
         for pipe in (process.stdin, process.stdout):

@@ -14,9 +14,8 @@ import yaml
 from flows.cli.evaluation_commands import locate
 from flows.compare.records import from_directory
 from flows.config.compose import compose_existing
-from flows.runs.milestones import has_dataset, is_over, note_baseline
+from flows.runs.milestones import find_stale, has_dataset, is_over, note_baseline
 from flows.runs.original import Original, _find
-from flows.runs.stale import find_stale
 from flows.stages.collect import collect
 from flows.stages.summary import summarise
 from rlcore.errors import RunError, UserError
