@@ -236,24 +236,20 @@ def trainer_for(run: RunDirectory) -> TrainerProcess:
 
     If there is none, or if it has died, a trainer process is started from the last checkpoint of the run.
     """
-    trainer = running_trainer(run)
+    trainer = expect_trainer(run)
     trainer.begin()
     return trainer
 
 
-def running_trainer(run: RunDirectory) -> TrainerProcess:
+def expect_trainer(run: RunDirectory) -> TrainerProcess:
     """Return the trainer process that this process has started for a run, before or after its `begin`.
 
-    If there is none, or if it has died, a trainer process is started, but `begin` is not called.
+    If there is none, or if it has died, a trainer process is started, but `begin` is not called. A call before training
+    saves time, because the imports of a trainer take seconds.
     """
     trainer = _live.get(run.path.absolute())
     if trainer is not None and trainer.process.poll() is not None:
         release(run)
-    return expect_trainer(run)
-
-
-def expect_trainer(run: RunDirectory) -> TrainerProcess:
-    """Start the trainer of a run before it is needed, because its imports take seconds, and return it."""
     if run.path.absolute() not in _live:
         _live[run.path.absolute()] = TrainerProcess(run, begin=False)
     return _live[run.path.absolute()]

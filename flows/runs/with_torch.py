@@ -30,7 +30,7 @@ def with_torch(run: RunDirectory, function: str, *arguments: Any, doing: str = "
     if not trainer.has_trainer(run):
         return _call(function, run, arguments, doing, more)
     remote = f"{__name__}.{answer.__name__}"
-    return trainer.running_trainer(run).call(remote, function, str(run.path), arguments, doing, more)
+    return trainer.expect_trainer(run).call(remote, function, str(run.path), arguments, doing, more)
 
 
 def answer(send: Any, function: str, run: str, arguments: list[Any], doing: str, more: dict[str, Any]) -> Any:

@@ -242,7 +242,10 @@ class TrainerServer:
                 if not self.wait_for_begin():
                     return 0
                 with self.run.writing():
-                    return self._guard()
+                    try:
+                        return self.serve()
+                    except Interrupted:
+                        return self.interrupt()
             except Interrupted:  # before the trainer was created
                 return self.interrupt()
         except UserError as error:
@@ -264,12 +267,6 @@ class TrainerServer:
         last = traceback.extract_tb(error.__traceback__)[-1]
         message = f"{type(error).__name__}: {first_line(error)}"
         return f"{message} ({Path(last.filename).name}, line {last.lineno}; the traceback is in {self.run.log})"
-
-    def _guard(self) -> int:
-        try:
-            return self.serve()
-        except Interrupted:
-            return self.interrupt()
 
 
 class Announcer(logging.Handler):

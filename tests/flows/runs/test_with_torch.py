@@ -119,8 +119,9 @@ def test_with_torch_replaces_trainer_that_died(run: RunDirectory) -> None:
         with_torch(run, f"{HERE}.exit_process")
     answering = with_torch(run, f"{HERE}.pid")
     assert answering not in (first.process.pid, os.getpid())
-    expect_trainer(run).process.kill()
-    expect_trainer(run).process.wait(20)
+    second = expect_trainer(run).process
+    second.kill()
+    second.wait(20)
     assert with_torch(run, f"{HERE}.pid") not in (answering, os.getpid())
 
 
