@@ -5,12 +5,13 @@ from __future__ import annotations
 import datetime
 import logging
 import secrets
+import socket
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flows.config.compose import compose, compose_existing, dump
 from flows.runs.check import prepare
-from flows.runs.lineage import code_diff, code_version, hash_of_diff, host
+from flows.runs.lineage import code_diff, code_version, hash_of_diff
 from rlcore import plugins
 from rlcore.config.groups import RunConfig
 from rlcore.config.learning_half import config_hash
@@ -64,7 +65,7 @@ def create_run(
         **code_version(),
         "plugins": plugins.hashes(),
         "code_diff": hash_of_diff(changes),
-        "host": host(),
+        "host": socket.gethostname(),
     }
     run = RunDirectory.new(config.run_dir)
     try:

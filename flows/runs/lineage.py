@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import socket
 import subprocess
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -43,19 +42,9 @@ def code_diff() -> bytes:
     return _run_git("diff", "--binary", "HEAD") or b"" if _is_own_repository() else b""
 
 
-def code_diff_hash() -> str | None:
-    """Return the hash of `code_diff`, None if it is empty."""
-    return hash_of_diff(code_diff())
-
-
 def hash_of_diff(changes: bytes) -> str | None:
     """Return the hash of a patch, None if it is empty."""
     return hashlib.sha256(changes).hexdigest() if changes else None
-
-
-def host() -> str:
-    """Return the name of this machine."""
-    return socket.gethostname()
 
 
 def commit() -> str:

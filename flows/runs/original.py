@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import socket
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from flows.config.compose import compose_existing
 from flows.registry.origin import origin
 from flows.runs.check import prepare
 from flows.runs.create import create_run
-from flows.runs.lineage import code_diff_hash, code_version, host, place_inputs, whole_lineage
+from flows.runs.lineage import code_diff, code_version, hash_of_diff, place_inputs, whole_lineage
 from rlcore.compiled.when_to_compile import decide, on_gpu
 from rlcore.config.groups import RunConfig
 from rlcore.config.learning_half import half_hash, learning_half
@@ -190,8 +191,9 @@ def differences_here(again: RunDirectory) -> Iterator[str]:
             yield f"{key} is {here} here, was {before}"
     if then["compile"] != compiled:
         yield f"minibatch steps are computed {compiled} here, were {then['compile']} (algo.compile)"
-    if then.get("host", host()) != host():
-        yield f"host is {host()} here, was {then['host']}"
+    here = socket.gethostname()
+    if then.get("host", here) != here:
+        yield f"host is {here} here, was {then['host']}"
 
 
 def _of_config(then: dict[str, Any], config: RunConfig) -> Iterator[str]:
@@ -209,7 +211,7 @@ def _of_code(original: Original, code: dict[str, Any]) -> Iterator[str]:
     then, changes = original.lineage, []
     if then["commit"] != code["commit"]:
         changes.append(f"the commit is {code['commit'][:10]} here, was {then['commit'][:10]}")
-    if then.get("code_diff") != code_diff_hash():
+    if then.get("code_diff") != hash_of_diff(code_diff()):
         changes.append("the uncommitted changes are different")
     if not changes:
         return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from typing import Any, Self
 
 import torch
@@ -160,7 +160,7 @@ class Collector:
 
         Extra outputs are further tensors that the agent returns, such as log-probabilities (`Trajectory.extras`).
         """
-        with self._precision():
+        with self.autocast():
             carry, action, extras = self.agent.act(self.carry, obs, is_first, self.rng, False)
         self.carry = fit(self._form, carry)
         return action, self.agent.to_env(action), extras
@@ -178,9 +178,6 @@ class Collector:
         if isinstance(self.agent, HistoryWrapper):  # its history includes random actions
             self.carry = fit(self._form, self.agent.append(self.carry, obs, is_first, action))
         return action, self.agent.to_env(action), {}
-
-    def _precision(self) -> AbstractContextManager[Any]:
-        return self.autocast()
 
     def _steps(
         self, staging: StagingBuffer, chosen: list[tuple[Tensor, dict[str, Tensor]]], carry: Any

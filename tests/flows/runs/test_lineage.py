@@ -53,7 +53,7 @@ def test_code_diff_restores_changed_files(code: Path, tmp_path: Path) -> None:
     run = new_run(tmp_path / "dirty")
     identity = run.read_identity()
     assert (identity["dirty"], identity["commit"]) == (True, git(code, "rev-parse", "HEAD").strip())
-    assert identity["code_diff"] == lineage.code_diff_hash() is not None
+    assert identity["code_diff"] == lineage.hash_of_diff(lineage.code_diff()) is not None
     again = tmp_path / "again"
     git(tmp_path, "clone", "--quiet", str(code), str(again))
     git(again, "checkout", "--quiet", identity["commit"])
@@ -78,7 +78,7 @@ def test_core_hash_reads_only_changed_modules_again(code: Path, monkeypatch: pyt
 def test_code_diff_is_empty_without_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "installed").mkdir()
     monkeypatch.setattr(lineage, "CODE", tmp_path / "installed")
-    assert (lineage.code_diff(), lineage.code_diff_hash()) == (b"", None)
+    assert (lineage.code_diff(), lineage.hash_of_diff(lineage.code_diff())) == (b"", None)
 
 
 def test_summarise_writes_lineage_file(tmp_path: Path) -> None:
