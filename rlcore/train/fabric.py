@@ -96,27 +96,17 @@ class FabricRanks:
         """
         if self.size == 1:
             return [value]
-        own = torch.frombuffer(_to_bytes(value), dtype=torch.uint8).to(self.fabric.device)
+        own = nested_state.encode_message(value, lambda chunk: chunk.stored if chunk.light else None)
+        own = own.to(self.fabric.device)
         length = torch.tensor([len(own)], device=self.fabric.device)
         lengths = [torch.empty_like(length) for _ in range(self.size)]
         distributed.all_gather(lengths, length)
         longest = max(int(each) for each in lengths)
         padded = [own.new_empty(longest) for _ in range(self.size)]
         distributed.all_gather(padded, torch.nn.functional.pad(own, (0, longest - len(own))))
-        return [
-            _from_bytes(each[: int(size)].cpu().numpy().tobytes()) for each, size in zip(padded, lengths, strict=True)
-        ]
-
-
-def _to_bytes(value: Any) -> bytearray:
-    shape, numbers = nested_state.encode(value, lambda chunk: chunk.stored if chunk.light else None)
-    return bytearray(len(shape).to_bytes(8, "little") + shape + numbers)
-
-
-def _from_bytes(data: bytes) -> Any:
-    start = 8 + int.from_bytes(data[:8], "little")
-    names = "the message of a rank", "the message of a rank"
-    return nested_state.decode(data[8:start], data[start:], names, lambda stored: Chunk(dict, stored))
+        messages = (each[: int(size)] for each, size in zip(padded, lengths, strict=True))
+        name = "the message of a rank"
+        return [nested_state.decode_message(each, name, lambda stored: Chunk(dict, stored)) for each in messages]
 
 
 def make_fabric(config: FabricConfig) -> Fabric:

@@ -23,8 +23,6 @@ from rlcore.store.checkpoint import nested_state
 from rlcore.train.collect import Collector
 from rlcore.types import Context, Trajectory
 
-LENGTH = 8  # number of bytes in front of the weights that contain the length of their description
-
 
 class Player:
     """Environments of one process and the policy that acts in them; no learner is needed.
@@ -61,9 +59,7 @@ class Player:
         Raises:
             RunError: If a name or shape differs from those of this policy.
         """
-        parts = weights.numpy().tobytes()
-        size = int.from_bytes(parts[:LENGTH], "little")
-        state = nested_state.decode(parts[LENGTH : LENGTH + size], parts[LENGTH + size :])
+        state = nested_state.decode_message(weights, "the vector of weights")
         wrong = describe_mismatch(state, self.policy.state_dict())
         if wrong is not None:
             raise RunError(f"the weights do not fit this policy: {wrong}; use the same config in both processes")
@@ -73,9 +69,7 @@ class Player:
 
 def flat_weights(policy: Any) -> Tensor:
     """Return the state of a policy, with names and shapes, as one vector of bytes on the CPU, [bytes] uint8."""
-    names, tensors = nested_state.encode(policy.state_dict())
-    parts = len(names).to_bytes(LENGTH, "little") + names + tensors
-    return torch.frombuffer(bytearray(parts), dtype=torch.uint8)
+    return nested_state.encode_message(policy.state_dict())
 
 
 def make_behavior_policy(context: Context[AlgorithmConfig]) -> Any:

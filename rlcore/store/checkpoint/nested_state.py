@@ -71,6 +71,19 @@ def decode(
     return state
 
 
+def encode_message(state: Any, entry_of: Callable[[Chunk], Any] | None = None) -> torch.Tensor:
+    """Encode a nested state as one vector of bytes for another process, [bytes] uint8; `entry_of` as in `encode`."""
+    shape, tensors = encode(state, entry_of)
+    return torch.frombuffer(bytearray(len(shape).to_bytes(8, "little") + shape + tensors), dtype=torch.uint8)
+
+
+def decode_message(message: torch.Tensor, name: str, chunk: Callable[[Any], Chunk] | None = None) -> Any:
+    """Decode a state that `encode_message` has encoded; `name` names the message in errors, `chunk` as in `decode`."""
+    data = message.cpu().numpy().tobytes()
+    start = 8 + int.from_bytes(data[:8], "little")
+    return decode(data[8:start], data[start:], (name, name), chunk)
+
+
 def _read_tensors(data: bytes, name: str) -> dict[str, torch.Tensor]:
     from safetensors.torch import load
 
