@@ -92,8 +92,9 @@ class RunTrainer:
                 self.events.append("resume", **self._moment())
             return
         config = self.training.config  # this copy has absolute paths
-        if config.init_from:
-            self._initialize(config.init_from)
+        if source := config.init_from:  # weights and normalization statistics, but no optimizers, counters or envs
+            log.info("%s", start_from(self.learner, read_source(source).parts, source))
+            self.learner.sync_weights(self.training.behavior_policy)
         if config.buffer.load_from:
             self.training.remember(config.buffer.load_from)
 
@@ -131,11 +132,6 @@ class RunTrainer:
                 lost["evaluation"],
                 f"{self.policy_steps:,}",
             )
-
-    def _initialize(self, source: str) -> None:
-        """Load weights and normalization statistics of another run or policy, but no optimizers, counters, or envs."""
-        log.info("%s", start_from(self.learner, read_source(source).parts, source))
-        self.learner.sync_weights(self.training.behavior_policy)
 
     # Training ---------------------------------------------------------------------------------------------------------
 
