@@ -1,13 +1,14 @@
-"""Flat storage of parameters: all parameters of a module are views of one vector.
+"""Flat storage of parameters and gradients: all parameters of a module are views of one vector.
 
-An optimizer step then consists of a few operations on large vectors instead of many on small tensors.
+An optimizer step then consists of a few operations on large vectors instead of many on small tensors. The clipping
+factors and the loss scale of float16 apply to gradients in this form.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 MIN_NORM = 1e-3  # smallest parameter norm in adaptive gradient clipping
 LINE = 16  # float32 numbers in a cache line; each parameter starts at a multiple of it
+SCALE, GROWTH = 2.0**16, 2000  # as in torch.amp.GradScaler: first scale, steps until it doubles
 
 
 class FlatParameters:
@@ -200,3 +202,39 @@ def adaptive_clip_factors(parts: Sequence[Tensor], parameters: Sequence[Tensor],
     """
     pairs = zip(parts, parameters, strict=True)
     return [1 / (part.norm() / (clip * weight.norm().clamp(min=MIN_NORM))).clamp(min=1.0) for part, weight in pairs]
+
+
+class LossScale:
+    """Dynamic loss scale: halved if a gradient overflows, and doubled after 2,000 optimizer steps without overflow."""
+
+    def __init__(self) -> None:
+        self.value, self.growing = torch.tensor(SCALE), 0
+
+    def multiply(self, total: Tensor) -> Tensor:
+        """Return the loss `total` [] in float32, multiplied by the scale."""
+        return total.float() * self.value.to(total.device)
+
+    def divide(self, gradient: Tensor) -> None:
+        """Divide the gradient of a scaled loss by the scale, in place."""
+        gradient.div_(self.value.to(gradient))
+
+    def adapt(self, norm: Tensor) -> bool:
+        """Halve or double the scale if necessary; return False if the optimizer step must be skipped.
+
+        A `norm` [] of the gradient that is not finite means that the gradient overflowed.
+        """
+        finite = bool(norm.isfinite())
+        self.growing = self.growing + 1 if finite else 0
+        if not finite:
+            self.value = self.value / 2
+        elif self.growing == GROWTH:
+            self.value, self.growing = self.value * 2, 0
+        return finite
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the scale and the number of steps since the last overflow."""
+        return {"scale": self.value, "growing": self.growing}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the state returned by `state_dict`."""
+        self.value, self.growing = state["scale"].clone(), state["growing"]

@@ -14,8 +14,7 @@ from rlcore.errors import UserError
 from rlcore.functional.stats import LossTerms, LossTermsAux
 from rlcore.optim import rules
 from rlcore.optim.compilation import compile_gradient
-from rlcore.optim.flat import FlatParameters, Gradient, adaptive_clip_factors, clip_factors
-from rlcore.optim.loss_scale import LossScale
+from rlcore.optim.flat import FlatParameters, Gradient, LossScale, adaptive_clip_factors, clip_factors
 from rlcore.optim.optimizer_keys import OptimizerConfig
 from rlcore.optim.parameter_groups import GroupedRule, group_of
 
