@@ -51,7 +51,8 @@ def compiled_equals_eager(config: RunConfig) -> None:
 def machine_code_equals_eager(config: RunConfig) -> None:
     """Check that all functions of the algorithm can be compiled, and that machine code and traced graph agree.
 
-    The check can take minutes. The machine code is stored in the cache that training uses: SHEPHERD_CACHE or
+    The check can take minutes: for Dreamer V3 with small networks, it needs more than three minutes of processor time,
+    most of it in torch's compiler. The machine code is stored in the cache that training uses: SHEPHERD_CACHE or
     `.shepherd/compiled`. If this machine has no C++ compiler, a warning is logged and the check is skipped.
     """
     if missing := missing_requirement():
