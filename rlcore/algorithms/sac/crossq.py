@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rlcore.algorithms import off_policy
 from rlcore.algorithms.sac import config as sac
 from rlcore.config.schema import arg, other_default
 from rlcore.optim.optimizer_keys import OptimizerConfig
@@ -41,10 +40,10 @@ class CriticConfig(sac.CriticConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AlphaConfig(off_policy.AlphaConfig):
+class AlphaConfig(sac.AlphaConfig):
     """Config keys of the temperature α (the weight of the entropy) and its optimizer."""
 
-    optimizer: OptimizerConfig = other_default(off_policy.AlphaConfig, "optimizer", OptimizerConfig(lr=1e-3, eps=1e-8))
+    optimizer: OptimizerConfig = other_default(sac.AlphaConfig, "optimizer", OptimizerConfig(lr=1e-3, eps=1e-8))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ Equations of the paper and the code that implements them:
     eq. 2-3, actor and critic                latent_actor.squashed_normal, dense.Dense
     eq. 4-6, value estimates                 Behavior.actor_objective, rlcore.functional.returns.lambda_return
     eq. 7, actor                             actor_loss
-    eq. 8, critic                            Behavior.critic_objective with a normal of variance 1
+    eq. 8, critic                            behavior.DreamerBehavior.critic_objective, with UnitNormal
     eq. 10, loss of the world model          Learner.model_loss, rlcore.functional.scalars
 
 A batch is a `learner.Segment`: sequences of rows, one row per time step. A trajectory of H steps is imagined from the

@@ -7,7 +7,7 @@ Equations of the paper and the code that implements them:
     algorithm 2, KL balancing                kl_loss
     eq. 3, imagined trajectories             behavior.imagine
     eq. 4, λ-target                          Behavior.actor_objective, rlcore.functional.returns.lambda_return
-    eq. 5, critic                            Behavior.critic_objective with a normal of variance 1
+    eq. 5, critic                            behavior.DreamerBehavior.critic_objective, with UnitNormal
     eq. 6, actor                             actor_loss
 
 A batch is a `learner.Segment`: sequences of rows, one row per time step. A trajectory of H steps is imagined from the

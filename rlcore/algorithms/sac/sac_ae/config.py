@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, ClassVar
 
-from rlcore.algorithms import off_policy
-from rlcore.algorithms.off_policy import OffPolicyConfig, SoftConfig, TrainedConfig
 from rlcore.algorithms.sac import config as sac
 from rlcore.config.schema import arg, other_default
 from rlcore.config.values import spell
@@ -61,40 +59,40 @@ class ActorConfig(sac.SquashedActorConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CriticConfig(TrainedConfig):
+class CriticConfig(sac.TrainedConfig):
     """Config keys of the critic networks, whose input is the encoder's output, and of their optimizer."""
 
-    hidden_size: int = other_default(TrainedConfig, "hidden_size", 1024)
+    hidden_size: int = other_default(sac.TrainedConfig, "hidden_size", 1024)
     n: int = arg(2, "number of critics; targets use their minimum", low=1)
     per_rank_target_network_update_freq: int = arg(2, "gradient steps between updates of the target critics", low=1)
     target_network_frequency: int = arg(
         1, "key of SAC", low=1, unused="set per_rank_target_network_update_freq instead"
     )
-    optimizer: OptimizerConfig = other_default(TrainedConfig, "optimizer", OPTIMIZER)
+    optimizer: OptimizerConfig = other_default(sac.TrainedConfig, "optimizer", OPTIMIZER)
 
 
 @dataclass(frozen=True, kw_only=True)
-class AlphaConfig(off_policy.AlphaConfig):
+class AlphaConfig(sac.AlphaConfig):
     """Config keys of the temperature α (the weight of the entropy) and its optimizer."""
 
-    alpha: float = other_default(off_policy.AlphaConfig, "alpha", 0.1)
+    alpha: float = other_default(sac.AlphaConfig, "alpha", 0.1)
     optimizer: OptimizerConfig = other_default(
-        off_policy.AlphaConfig, "optimizer", OptimizerConfig(lr=1e-4, eps=1e-8, betas=(0.5, 0.999))
+        sac.AlphaConfig, "optimizer", OptimizerConfig(lr=1e-4, eps=1e-8, betas=(0.5, 0.999))
     )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(SoftConfig):
+class Config(sac.SoftConfig):
     """Config keys of SAC-AE."""
 
     smallest: ClassVar[int] = 16  # smallest image side in pixels; the convolutions reduce it to 1
 
     name: str = arg("sac_ae", "name of the algorithm", choices=("sac_ae",))
-    tau: float = other_default(OffPolicyConfig, "tau", 0.01)
-    hidden_size: int = other_default(OffPolicyConfig, "hidden_size", 1024)
-    per_rank_batch_size: int = other_default(OffPolicyConfig, "per_rank_batch_size", 128)
-    learning_starts: int = other_default(OffPolicyConfig, "learning_starts", 1000)
-    per_rank_pretrain_steps: int = other_default(OffPolicyConfig, "per_rank_pretrain_steps", 1000)
+    tau: float = other_default(sac.SoftConfig, "tau", 0.01)
+    hidden_size: int = other_default(sac.SoftConfig, "hidden_size", 1024)
+    per_rank_batch_size: int = other_default(sac.SoftConfig, "per_rank_batch_size", 128)
+    learning_starts: int = other_default(sac.SoftConfig, "learning_starts", 1000)
+    per_rank_pretrain_steps: int = other_default(sac.SoftConfig, "per_rank_pretrain_steps", 1000)
     cnn_channels_multiplier: int = arg(1, "default multiplier of the 32 channels of convolutions", low=1)
     dense_units: int = arg(64, "default number of units in each hidden layer for vector keys", low=1)
     mlp_layers: int = arg(2, "default number of hidden layers for vector keys", low=0)
