@@ -6,13 +6,13 @@ command line to type instead.
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from flows.cli.launchers import find_fabric_run_settings, without_launcher
 from flows.cli.parser import parser
 from flows.config.mistakes import is_of_sheeprl
 from flows.config.yaml_files import VARIABLES, groups, presets
@@ -22,6 +22,11 @@ from rlcore.config.schema import arguments
 from rlcore.errors import UserError
 from rlcore.store.directory import RunDirectory
 
+# Programs that start a script, as in `fabric run train.py`; those of Lightning take options of Fabric.
+LAUNCHERS = ("lightning run model", "fabric run", "lightning run", "poetry run", "python3", "python")
+# Fabric's options -> config keys; "" for options that only training on several machines needs.
+FABRIC_OPTIONS = {name: f"fabric.{name}" for name in ("accelerator", "precision", "strategy", "devices", "num_nodes")}
+FABRIC_OPTIONS |= dict.fromkeys(("node_rank", "main_address", "main_port"), "")
 # SheepRL's programs, as commands or scripts -> commands here.
 PROGRAMS = {
     "sheeprl": "train",
@@ -93,9 +98,9 @@ def translate(typed: Sequence[str]) -> CommandLine:
 
     Raises UserError if `shepherd` has no equivalent command line.
     """
-    words = [*without_launcher(typed)]
+    words = [*_without_launcher(typed)]
     command, words = _command(words)
-    if (settings := find_fabric_run_settings()) is not None:
+    if (settings := _find_fabric_run_settings()) is not None:
         line = CommandLine([command or "train", *words, *settings])
         raise UserError(
             "LT_CLI_USED is set, so `fabric run` started this process; shepherd starts the processes of all ranks "
@@ -110,6 +115,42 @@ def translate(typed: Sequence[str]) -> CommandLine:
     if ours := [word for word in words if re.match(r"sweep[.=]", word)]:
         raise UserError(f"{ours[0]}: is a setting of `shepherd sweep`; type `{CommandLine(['sweep', *words])}`")
     return _training(command, words)
+
+
+def _without_launcher(typed: Sequence[str]) -> Iterator[str]:
+    """Yield the words of a command line without launchers such as `fabric run` or `python`.
+
+    Options of `fabric run` are converted to `key=value` overrides, which are yielded last.
+    """
+    words, settings = [*typed], list[str]()
+    while launcher := next((one for one in LAUNCHERS if words[: len(one.split())] == one.split()), None):
+        words = words[len(launcher.split()) :]
+        while launcher in ("python", "python3") and words and words[0].startswith("-"):
+            option = words.pop(0)  # interpreter option such as -u
+            if option in ("-W", "-X") and words:
+                words.pop(0)
+            if option == "-m":
+                break
+        while launcher.startswith(("lightning", "fabric")) and words and words[0].startswith("--"):
+            option, equals, value = words.pop(0)[2:].replace("-", "_", 1).partition("=")
+            if option not in FABRIC_OPTIONS:
+                raise UserError(f"--{option}: unknown option of `{launcher}`; allowed: {', '.join(FABRIC_OPTIONS)}")
+            value = value if equals else words.pop(0) if words else ""
+            settings += [f"{key}={value}"] if (key := FABRIC_OPTIONS[option]) else []
+    yield from words
+    yield from settings
+
+
+def _find_fabric_run_settings() -> list[str] | None:
+    """Return the options of Lightning's command `fabric run`, as `key=value` overrides, if it started this process.
+
+    The options are read from the LT_* environment variables that `fabric run` sets for the processes that it starts.
+    Returns None if this process was not started by `fabric run`.
+    """
+    if os.environ.get("LT_CLI_USED", "0") == "0":
+        return None
+    given = ((key, os.environ.get(f"LT_{name.upper()}", "1")) for name, key in FABRIC_OPTIONS.items() if key)
+    return [f"{key}={value}" for key, value in given if value != "1"]
 
 
 def _command(words: list[str]) -> tuple[str, list[str]]:

@@ -180,7 +180,7 @@ def _add_reproduce(group: Any) -> None:
         "repeat the training of a run or a registered model from its recorded lineage and compare the bits; exit code "
         "1 if they differ"
     )
-    command = _add(group, "reproduce", "flows.cli.reproduce_command:reproduce", about)
+    command = _add(group, "reproduce", "flows.cli.train_command:reproduce", about)
     command.add_argument("source", help="run directory or models:/NAME@ALIAS")
     about = "folder of the second run (default: the folder of the first run with the suffix _again)"
     command.add_argument("--run-dir", default="", metavar="DIR", help=about)

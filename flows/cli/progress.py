@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NamedTuple, TextIO
 
 from rich.text import Text
@@ -27,26 +27,34 @@ LINE_SHARE = 0.05  # fraction of the budget, or of the elapsed time, between two
 MEMORY = 20.0  # s, time constant of the average rate for the ETA; longer than an evaluation, to smooth those out
 SETTLED = 1.0  # s of training before the ETA is shown
 LONGEST_BAR, SHORTEST_BAR = 16, 5  # columns
+SHOWN = 4  # concurrent trainings shown in the line
 CLEAR = "\r\x1b[K"
 
 
-@contextmanager
-def show_progress(run: RunDirectory) -> Iterator[None]:
+def show_progress(run: RunDirectory) -> AbstractContextManager[None]:
     """Context manager that shows the progress of a run: a progress line, and a line for each event of the run."""
-    progress = Progress(run.read_config()["algo"]["total_steps"])
+    return _show(Progress(run.read_config()["algo"]["total_steps"]))
 
-    def listener(kind: str, facts: dict[str, Any]) -> None:
-        if kind == "progress":
-            rate = facts["policy_steps"] / facts["elapsed"] if facts["elapsed"] > 0 else 0.0
-            progress.total_steps = facts["total_steps"]
-            progress.update(facts["policy_steps"], facts["return"], rate, facts["elapsed"], facts["updates"])
-        elif kind == "work":
-            progress.work(facts["doing"], facts["done"], facts["total"], facts["unit"])
-        elif (sentence := describe(kind, facts)) is not None:
-            progress.note(sentence)
 
+def show_jobs(doing: str, total: int, done: int = 0, best: float | None = None) -> AbstractContextManager[None]:
+    """Context manager that shows the progress of jobs, which are the trainings of a sweep or of a group of runs.
+
+    Args:
+        doing: name of the jobs, for example "trials".
+        total: number of jobs.
+        done: number of jobs that ended before this call, for example before a sweep was resumed.
+        best: best result of the jobs that have already ended; None if there is none.
+
+    Returns:
+        The context manager.
+    """
+    return _show(JobLines(doing, total, done, best))
+
+
+@contextmanager
+def _show(progress: Progress) -> Iterator[None]:
     try:
-        with subscribe(listener):
+        with subscribe(progress.on_event):
             yield
     finally:
         progress.close()
@@ -91,6 +99,17 @@ class Progress:
         self._written = -math.inf  # time of the last written line
         self._steps_written = 0  # policy steps in the last line of training
         self._closed = False
+
+    def on_event(self, kind: str, facts: dict[str, Any]) -> None:
+        """Update the display with an event of a run, such as its progress or an evaluation."""
+        if kind == "progress":
+            rate = facts["policy_steps"] / facts["elapsed"] if facts["elapsed"] > 0 else 0.0
+            self.total_steps = facts["total_steps"]
+            self.update(facts["policy_steps"], facts["return"], rate, facts["elapsed"], facts["updates"])
+        elif kind == "work":
+            self.work(facts["doing"], facts["done"], facts["total"], facts["unit"])
+        elif (sentence := describe(kind, facts)) is not None:
+            self.note(sentence)
 
     def update(
         self, steps: int, episode_return: float | None, steps_per_second: float, elapsed: float, updates: int
@@ -219,3 +238,76 @@ class Progress:
                 self._console.file.flush()
         except (OSError, ValueError):  # the terminal or pipe is closed, which must not end the training
             self._closed = True
+
+
+class JobLines(Progress):
+    """Progress line of several trainings.
+
+    It shows how many trainings have ended, the progress of the running ones, and the best result so far.
+    """
+
+    def __init__(self, doing: str, total: int, done: int = 0, best: float | None = None, **options: Any) -> None:
+        super().__init__(total, **options)
+        self._best = best
+        self._begin(doing, total, done)
+
+    def _begin(self, doing: str, total: int, done: int) -> None:
+        self._doing, self._total, self._done, self._since = doing, total, done, self._clock()
+        self._running: dict[str, tuple[float, float | None]] = {}
+        # The ETA uses the work seen by this process, in trainings, and the time since the first of it. Work from
+        # before a resume and the start-up time of Prefect and the workers are excluded.
+        self._first: dict[str, float] = {}
+        self._ended = 0.0
+        self._seen_since: float | None = None
+
+    def on_event(self, kind: str, facts: dict[str, Any]) -> None:
+        """Update the display with an event, such as the progress or the end of a training; thread-safe."""
+        with self._lock:
+            if kind == "job" and "policy_steps" in facts:
+                part = facts["policy_steps"] / facts["total_steps"]
+                self._running[facts["label"]] = (part, facts["return"])
+                self._first.setdefault(facts["label"], part)
+                if self._seen_since is None:
+                    self._seen_since = self._clock()
+                self._draw()
+            elif kind == "job":
+                self.note(str(describe(kind, facts)))
+            elif kind == "ended":
+                self._running.pop(facts["label"], None)
+                if (sentence := describe(kind, facts)) is not None:
+                    self.note(sentence)
+                self._done += 1
+                self._ended += 1 - self._first.pop(facts["label"], 0.0)
+                self._draw(now=True)
+            elif kind == "trial":
+                if facts["state"] == "complete":
+                    self._best = facts["value"] if self._best is None else max(self._best, facts["value"])
+                self.note(str(describe(kind, facts)))
+            elif kind == "phase":
+                self._best = None
+                self._begin(facts["doing"], facts["total"], 0)
+            elif kind == "stage":
+                self.note(facts["doing"])
+
+    def _draw(self, now: bool = False) -> None:
+        through = self._done + sum(part for part, _ in self._running.values())
+        share = min(1.0, through / max(1, self._total))
+        parts = [f"{self._done}/{self._total}"]
+        if self._best is not None:
+            parts.append(f"best {number(self._best)}")
+        for label, (part, score) in list(self._running.items())[:SHOWN]:
+            score_text = f" {number(score)}" if score is not None else ""
+            parts.append(f"{label.partition(':')[0].removeprefix('trial ')}: {part:.0%}{score_text}")
+        parts.append(f"ETA {self._eta(max(0.0, self._total - through))}")
+        self._training = Line(self._doing, share, parts)
+        if now or self._due(self._clock() - self._since):
+            self._write(self._training)
+
+    def _eta(self, left: float) -> str:
+        """Return the expected time for `left` further trainings, based on the average speed of the trainings so far.
+
+        The result is text such as "1:30", or "-" if the time cannot be estimated yet.
+        """
+        took = 0.0 if self._seen_since is None else self._clock() - self._seen_since
+        seen = self._ended + sum(part - self._first[label] for label, (part, _) in self._running.items())
+        return duration(left * took / seen) if took >= SETTLED and seen > 0 else "-"

@@ -93,7 +93,7 @@ def sweep_help() -> str:
 
 def _drive(algo: str, folder: SweepFolder) -> None:
     """Run the Prefect flow of a new or resumed sweep until it ends, show its progress, and print its results."""
-    from flows.cli.job_lines import show_jobs  # rich
+    from flows.cli.progress import show_jobs  # rich
     from flows.report.terminal import show
     from flows.sweep import run_sweep  # Prefect
     from flows.sweeps.status import ENDED, status, status_table

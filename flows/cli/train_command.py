@@ -1,10 +1,12 @@
-"""Commands `shepherd train` and `shepherd resume`, which train a new run or an unfinished one.
+"""Commands `shepherd train`, `shepherd resume` and `shepherd reproduce`, which train a run.
 
-They run the Prefect flow with all stages: training, evaluation, registration of the model and summary.
+`train` and `resume` run the Prefect flow with all stages: training, evaluation, registration of the model and summary.
+`reproduce` repeats a training from its stored lineage (config, code, data) and checks that the results are identical.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import shlex
 import sys
@@ -65,9 +67,36 @@ def resume(run_dir: str, overrides: Sequence[str]) -> None:
             _flow(run)
 
 
+def reproduce(source: str, run_dir: str = "", as_json: bool = False) -> None:
+    """Repeat the training of a run or of a registered model, and print if the results are bit-identical.
+
+    Args:
+        source: run directory or models:/ URI.
+        run_dir: folder for the repeated run; "" for a new folder. If the folder contains an unfinished repetition, it
+            is resumed.
+        as_json: print the result as JSON.
+    """
+    again = shlex.join(["shepherd", "reproduce", source, *(["--run-dir", run_dir] if run_dir else [])])
+    with name_continuation(f"{bin_folder()}{again}"):
+        check_servers()
+        from flows.cli.progress import show_progress  # rich
+        from flows.runs.original import restore  # torch
+
+        run = restore(source, run_dir)
+        with prefect_api_soon(), show_progress(run):
+            from flows.reproduce import reproduction  # Prefect
+
+            with without_tracebacks():
+                result = reproduction(run)
+    if as_json:
+        print_safely(json.dumps(result))
+    else:
+        print_safely(f"{result['result']}; the second run is {short_path(run.path)}")
+
+
 def _group(overrides: Sequence[str], workers: int | None) -> None:
     """Train the unfinished runs of a group and print a table of the results of all its runs."""
-    from flows.cli.job_lines import show_jobs  # rich
+    from flows.cli.progress import show_jobs  # rich
     from flows.report.terminal import show
     from flows.sweeps.group_runs import group_of
     from flows.sweeps.status import group_table

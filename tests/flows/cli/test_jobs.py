@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from typing import Any
 
-from flows.cli.job_lines import JobLines
+from flows.cli.progress import JobLines
 
 
 class Clock:
