@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flows.report.figures import COLOURS, GRID, INK, SOFT, draw_file, empty_figure
 from flows.report.sentences import number
 from rlcore import algorithms
-from rlcore.store.directory import RunDirectory
+from rlcore.store.directory import RunDirectory, write_bytes
 from rlcore.store.history import history
 from rlcore.store.series import RETURN, Line
 
@@ -18,9 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Okabe and Ito's colors, suitable for all kinds of color vision.
-BLUE, VERMILION, GREEN_MARK, GREY = "#0072B2", "#D55E00", "#009E73", "#6b6b6b"
-INK, PALE = "#222222", "#dddddd"
+BLUE, VERMILION, GREEN_MARK = COLOURS[:3]
 BESIDE: dict[str, Any] = {"textcoords": "offset points", "fontsize": 9}  # style of numbers next to markers
 SHOWN = ("start", "baseline", "evaluation")  # events in the picture, in addition to metrics
 FINAL_MARKS = {"greedy": (VERMILION, "*", 14), "stochastic": (GREEN_MARK, "D", 7.5)}
@@ -39,16 +37,12 @@ def learning_curve(run: RunDirectory) -> Path:
     if run.curve.exists() and run.curve.stat().st_mtime > newest:
         return run.curve
 
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     start, final = log.last("start"), log.last("evaluation", final=True)
     title = f"{algorithms.title(start['algo'])} on {start['env_id']} · seed {start['seed']}" if start else run.path.name
-    # No pyplot: it keeps every figure alive, and it is not safe in Prefect's task threads.
     layout = ConstrainedLayoutEngine(rect=(0, 0, 1, 0.87))  # the rest is for title and legend
-    figure = Figure(figsize=(8, 4.5), dpi=150, layout=layout)
-    FigureCanvasAgg(figure)
+    figure = empty_figure(8, 4.5, dpi=150, layout=layout)
     figure.text(0.012, 0.975, title, va="top", fontsize=12.5, fontweight="bold", color=INK)
     widths = (3.7, 1) if final else (1,)
     panels = figure.subplots(1, len(widths), sharey=True, squeeze=False, width_ratios=widths)[0]
@@ -60,17 +54,14 @@ def learning_curve(run: RunDirectory) -> Path:
     _draw_baseline(panels, log.last("baseline"))
     if final:
         _draw_final(panels[1], final)
-    run.media.mkdir(parents=True, exist_ok=True)
-    temporary = run.media / f".{run.curve.name}.{os.getpid()}"
-    figure.savefig(temporary, format="png", metadata={"Software": None})
-    os.replace(temporary, run.curve)
+    write_bytes(run.curve, draw_file(figure, "png"))
     return run.curve
 
 
 def _open_frame(axes: Axes, *missing: str) -> None:
     """Remove the frame of a panel on the sides `missing` ("top", "right", …) and draw a pale grid behind the data."""
     axes.spines[list(missing)].set_visible(False)
-    axes.grid(axis="y", color=PALE, linewidth=0.7)
+    axes.grid(axis="y", color=GRID, linewidth=0.7)
     axes.set_axisbelow(True)
 
 
@@ -149,9 +140,9 @@ def _draw_baseline(panels: Sequence[Axes], baseline: Mapping[str, Any] | None) -
     if baseline is None:
         return
     for axes in panels:
-        axes.axhline(baseline["mean"], color=GREY, linewidth=1.2, linestyle=(0, (5, 3)), zorder=2)
+        axes.axhline(baseline["mean"], color=SOFT, linewidth=1.2, linestyle=(0, (5, 3)), zorder=2)
     text, place = f"random\n{_minus(number(baseline['mean']))}", panels[-1].get_yaxis_transform()
-    style = {"va": "center", "color": GREY, "annotation_clip": False}
+    style = {"va": "center", "color": SOFT, "annotation_clip": False}
     panels[-1].annotate(text, (1.0, baseline["mean"]), (5, 0), xycoords=place, **BESIDE, **style)
 
 
@@ -165,7 +156,7 @@ def _frame(figure: Figure, axes: Axes) -> None:
     _open_frame(axes, "top", "right")
     handles, labels = axes.get_legend_handles_labels()
     if not handles:
-        axes.text(0.5, 0.75, "no data yet", transform=axes.transAxes, ha="center", color=GREY)
+        axes.text(0.5, 0.75, "no data yet", transform=axes.transAxes, ha="center", color=SOFT)
         axes.set_xticks([])
         return
     axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, steps=[1, 2, 2.5, 5, 10]))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from flows.report.figures import COLOURS, GRID, INK, SOFT, drawing
+from flows.report.figures import COLOURS, GRID, INK, SOFT, drawing, empty_figure
 from rlcore.errors import UserError
 from rlcore.evaluation.dream import Dream, dream
 from rlcore.evaluation.play import OnProgress
@@ -27,6 +27,7 @@ from rlcore.user_code import is_failure, spell_error, user_code
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 Picture = np.ndarray  # [height, width, 3] uint8
 TRUTH, MODEL, SEEN_TONE, PALE = INK, COLOURS[1], COLOURS[2], GRID
@@ -287,7 +288,7 @@ def _chart(dreams: Dream, width: int, reach: tuple[float, float]) -> tuple[Pictu
     numbers, lives, (left, right) = _read_numbers(dreams), _lives(dreams), reach
     height, span = 100 * len(numbers) + 30, max(1, len(lives) - 1)
     with drawing():
-        figure, canvas = _figure(width, height)
+        figure = empty_figure(width / 100, height / 100, dpi=100)
         for i, (name, curves) in enumerate(numbers.items()):
             axes = _axes(figure, (left, 100 * i + 10, right - left, 82), name)
             for n, tone in enumerate(COLOURS[: curves.shape[1]]):
@@ -297,7 +298,7 @@ def _chart(dreams: Dream, width: int, reach: tuple[float, float]) -> tuple[Pictu
             if name == CONTINUE:
                 axes.set_ylim(-0.08, 1.08)
             axes.tick_params(labelbottom=i == len(numbers) - 1)
-        drawn = _draw(canvas)
+        drawn = _draw(figure)
     return drawn[: height - height % 2], lambda step: left + step / span * (right - left)
 
 
@@ -372,7 +373,7 @@ def _panels(
     at = np.arange(length)[:, None] + apart * np.arange(count)  # [T, N], x position of a time step
     ticks = np.linspace(0, length - 1, 3).round().astype(int)
     with drawing():
-        figure, canvas = _figure(width, height)
+        figure = empty_figure(width / 100, height / 100, dpi=100)
         for i, (name, curves) in enumerate(rows.items()):
             there = [curve[kept[:length]] for curve, _, kept in curves]
             low, high = (0.0, 1.0) if name == CONTINUE else (min(map(np.min, there)), max(map(np.max, there)))
@@ -395,22 +396,10 @@ def _panels(
         where = {"loc": "upper left", "bbox_to_anchor": (62 / width, 1 - 4 / height), "borderaxespad": 0.0}
         figure.legend(handles=handles, ncols=len(names), frameon=False, labelcolor=INK, handlelength=1.2, **where)
         figure.text(0.5, 6 / height, axis, color=INK, fontsize=9, ha="center")
-        return _draw(canvas)
+        return _draw(figure)
 
 
-def _figure(width: int, height: int) -> tuple[Any, Any]:
-    """Return a Matplotlib figure of this size in pixels, and its canvas.
-
-    pyplot is not used, because it keeps a reference to every figure, which is then never freed.
-    """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width / 100, height / 100), dpi=100)
-    return figure, FigureCanvasAgg(figure)
-
-
-def _axes(figure: Any, place: tuple[float, float, float, float], name: str) -> Axes:
+def _axes(figure: Figure, place: tuple[float, float, float, float], name: str) -> Axes:
     """Add a chart to a figure and return it.
 
     `place` has the chart's left edge, top edge, width and height in pixels; `name` is the label of its y axis.
@@ -427,7 +416,8 @@ def _axes(figure: Any, place: tuple[float, float, float, float], name: str) -> A
     return axes
 
 
-def _draw(canvas: Any) -> Picture:
+def _draw(figure: Figure) -> Picture:
+    canvas: Any = figure.canvas
     canvas.draw()
     return np.asarray(canvas.buffer_rgba())[..., :3].copy()
 

@@ -1,7 +1,4 @@
-"""Matplotlib figures as files (PNG; SVG and PDF for papers) and as SVG elements in HTML pages.
-
-pyplot is not used, because it keeps a reference to every figure, which is then never freed.
-"""
+"""Matplotlib figures as files (PNG; SVG and PDF for papers) and as SVG elements in HTML pages."""
 
 from __future__ import annotations
 
@@ -55,14 +52,9 @@ class Picture:
     @cached_property
     def files(self) -> Mapping[str, bytes]:
         """Format ("png", "svg", "pdf") -> content, on a white background."""
-        files = {}
         self.figure.patch.set_visible(True)
         with drawing():
-            for form in FORMS:
-                drawn = io.BytesIO()
-                self.figure.savefig(drawn, format=form, facecolor="white", metadata=METADATA[form])
-                files[form] = drawn.getvalue()
-        return files
+            return {form: draw_file(self.figure, form) for form in FORMS}
 
     @property
     def png(self) -> bytes:
@@ -79,16 +71,32 @@ def drawing() -> Iterator[None]:
         yield
 
 
-def new_figure(rows: int = 1, columns: int = 1, height: float = HEIGHT, width: float = WIDTH) -> tuple[Figure, Any]:
-    """Return a Matplotlib figure, and its panel or, if there are several, an array [rows, columns] of panels.
+def draw_file(figure: Figure, form: str) -> bytes:
+    """Return the content of the file of a figure in a format ("png", "svg" or "pdf"), on a white background."""
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format=form, facecolor="white", metadata=METADATA[form])
+    return drawn.getvalue()
 
-    `height` and `width` are in inches. pyplot is not used, because it keeps a reference to every figure.
+
+def empty_figure(width: float, height: float, dpi: int, layout: Any = None) -> Figure:
+    """Return a Matplotlib figure without panels, of this size in inches.
+
+    pyplot is not used, because it keeps a reference to every figure, and is not safe in Prefect's task threads.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(width, height), dpi=200, layout="constrained")
+    figure = Figure(figsize=(width, height), dpi=dpi, layout=layout)
     FigureCanvasAgg(figure)
+    return figure
+
+
+def new_figure(rows: int = 1, columns: int = 1, height: float = HEIGHT, width: float = WIDTH) -> tuple[Figure, Any]:
+    """Return a Matplotlib figure, and its panel or, if there are several, an array [rows, columns] of panels.
+
+    `height` and `width` are in inches.
+    """
+    figure = empty_figure(width, height, dpi=200, layout="constrained")
     panels = figure.subplots(rows, columns, squeeze=False)
     for axes in panels.flat:
         axes.set_facecolor("none")

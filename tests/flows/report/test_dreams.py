@@ -71,7 +71,7 @@ def pictured_run(tmp_path_factory: pytest.TempPathFactory, charts: list[Any]) ->
     run.card.write_text(json.dumps({"spec": PICTURES, "tier": "boundary"}))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dreams, "dream", lambda *arguments: example_dream())
-        patch.setattr(dreams, "_draw", lambda canvas: (charts.append(canvas.figure), draw(canvas))[1])
+        patch.setattr(dreams, "_draw", lambda figure: (charts.append(figure), draw(figure))[1])
         assert picture_dreams(run, Path("unused")) == [
             "media/dream_rgb.mp4",
             "media/dream_rgb.png",
