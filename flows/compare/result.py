@@ -160,22 +160,15 @@ def _aggregates(
         Environment, or ALL -> side -> name of the aggregate -> estimate with its interval.
     """
     results: dict[str, dict[str, dict[str, Interval]]] = {}
-    for task in tasks:
-        results[task] = {
-            side: {name: statistics.bootstrap([of[task]], how, rng) for name, how in AGGREGATES.items()}
-            | {"optimality_gap": _gap([scales[task].score(of[task])], rng)}
-            for side, of in values.items()
-        }
-    if len(tasks) > 1:
+    for where, which in {**{task: [task] for task in tasks}, **({ALL: tasks} if len(tasks) > 1 else {})}.items():
+        results[where] = {}
         for side, of in values.items():
-            normalised = [scales[task].score(of[task]) for task in tasks]
-            figures = {name: statistics.bootstrap(normalised, how, rng) for name, how in AGGREGATES.items()}
-            results.setdefault(ALL, {})[side] = figures | {"optimality_gap": _gap(normalised, rng)}
+            normalised = [scales[task].score(of[task]) for task in which]
+            runs = normalised if where == ALL else [of[task] for task in which]
+            figures = {name: statistics.bootstrap(runs, how, rng) for name, how in AGGREGATES.items()}
+            gap = statistics.bootstrap(normalised, statistics.optimality_gap, rng)
+            results[where][side] = figures | {"optimality_gap": gap}
     return results
-
-
-def _gap(normalised: Sequence[NDArray[np.float64]], rng: np.random.Generator) -> Interval:
-    return statistics.bootstrap(normalised, statistics.optimality_gap, rng)
 
 
 def _cost(records: Sequence[Record]) -> dict[str, float]:
