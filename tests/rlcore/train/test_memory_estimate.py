@@ -6,6 +6,7 @@ import dataclasses
 import re
 import resource
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -37,6 +38,12 @@ DISCRETE = ActionSpec("Discrete", (), "int64", nvec=(2,), start=(0,))
 SPEC = EnvSpec("CartPole-v1", {"state": ArraySpec((4,), "float32")}, DISCRETE)
 CONTINUOUS = dataclasses.replace(SPEC, action=ActionSpec("Box", (1,), "float32", low=(-1.0,), high=(1.0,)))
 IMAGES = EnvSpec("Frames", {"rgb": ArraySpec((84, 84, 3), "uint8"), "state": ArraySpec((4,), "float32")}, DISCRETE)
+
+
+def replace_build(build: Callable[[Context], Any]) -> Any:
+    """Return PPO with another function `build`."""
+    ppo = ALGORITHMS["ppo"]
+    return SimpleNamespace(Config=ppo.Config, Agent=ppo.Agent, build=build)
 
 
 def config(*overrides: str) -> RunConfig:
@@ -159,7 +166,7 @@ def test_estimate_includes_replay_buffer_in_memory_and_disk(monkeypatch: pytest.
         replay = Replay(context, Transitions(), size=10_000, batch_size=4)
         return Remembering(context), replay, TrainingSchedule(context.config.algo.total_steps, 1)
 
-    monkeypatch.setitem(ALGORITHMS, "ppo", SimpleNamespace(**{**vars(ALGORITHMS["ppo"]), "build": build}))
+    monkeypatch.setitem(ALGORITHMS, "ppo", replace_build(build))
     given = config("env.num_envs=2", "algo.total_steps=100000")
     for spec in (SPEC, IMAGES):
         row = row_bytes(spec)
@@ -376,7 +383,7 @@ def test_count_of_unsupported_algorithm_is_none(monkeypatch: pytest.MonkeyPatch)
     def build(context: Context) -> Any:
         assert torch.ones(1, device="cpu").item() == 1
 
-    monkeypatch.setitem(ALGORITHMS, "ppo", SimpleNamespace(**{**vars(ALGORITHMS["ppo"]), "build": build}))
+    monkeypatch.setitem(ALGORITHMS, "ppo", replace_build(build))
     assert count(config(), SPEC) is None
     check_resources(config("algo.dense_units=1000000000"), SPEC, Path("nowhere"), begun=True)
 
@@ -391,7 +398,7 @@ def test_aborted_count_restores_torch_state(many: int, monkeypatch: pytest.Monke
                 torch.ones(1)
 
     monkeypatch.setattr(counting, "MANY", many)
-    monkeypatch.setitem(ALGORITHMS, "ppo", SimpleNamespace(**{**vars(ALGORITHMS["ppo"]), "build": build}))
+    monkeypatch.setitem(ALGORITHMS, "ppo", replace_build(build))
     counted = count(config(), SPEC)
     assert counted is not None and not counted.countable
     learns = torch.is_grad_enabled()
@@ -412,7 +419,7 @@ def test_estimate_includes_extras_in_buffer(monkeypatch: pytest.MonkeyPatch) -> 
         replay = Replay(context, Transitions(), size=1_000, batch_size=4, extras=extras, carry=(torch.zeros(1, 8),))
         return Remembering(context), replay, TrainingSchedule(context.config.algo.total_steps, 1)
 
-    monkeypatch.setitem(ALGORITHMS, "ppo", SimpleNamespace(**{**vars(ALGORITHMS["ppo"]), "build": build}))
+    monkeypatch.setitem(ALGORITHMS, "ppo", replace_build(build))
     counted = count(config("env.num_envs=2", "algo.total_steps=100000"), IMAGES)
     assert counted is not None and counted.row == row_bytes(IMAGES) + (32 + 1 + 8) * 4
 
