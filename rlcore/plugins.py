@@ -15,6 +15,7 @@ import os
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -25,7 +26,7 @@ from rlcore.errors import UserError
 from rlcore.user_code import is_failure, spell_error, user_code
 
 VARIABLE = "SHEPHERD_PLUGINS"
-IMPORT_LIMIT = 120.0  # seconds for the import of one plugin
+IMPORT_LIMIT = 120.0  # seconds for the import of one plugin: of processor time, or of waiting
 _importing: list[str] = []  # plugins that are being imported now
 
 
@@ -116,7 +117,10 @@ class _ImportTimeout(BaseException):
 
 @contextmanager
 def _time_limit() -> Iterator[None]:
-    """Context manager that raises `_ImportTimeout` if its block takes longer than IMPORT_LIMIT seconds.
+    """Context manager that raises `_ImportTimeout` if its block hangs.
+
+    It hangs if it has used IMPORT_LIMIT seconds of processor time, or almost none in IMPORT_LIMIT seconds. On a busy
+    machine, the import of torch alone can take minutes; this is not an error.
 
     There is no limit outside the main thread. Native code is interrupted only when it returns to Python.
     """
@@ -124,8 +128,15 @@ def _time_limit() -> Iterator[None]:
         yield
         return
 
+    start = last = time.process_time()
+
     def stop(number: int, frame: object) -> None:
-        raise _ImportTimeout
+        nonlocal last
+        now = time.process_time()
+        if now - start >= IMPORT_LIMIT or now - last < IMPORT_LIMIT / 20:
+            raise _ImportTimeout
+        last = now
+        signal.setitimer(signal.ITIMER_REAL, IMPORT_LIMIT)
 
     handler = signal.signal(signal.SIGALRM, stop)
     timer = signal.setitimer(signal.ITIMER_REAL, IMPORT_LIMIT)

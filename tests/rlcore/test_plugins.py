@@ -90,6 +90,26 @@ def test_load_stops_hanging_plugin_import(folder: Path, monkeypatch: pytest.Monk
     assert signal.getsignal(signal.SIGALRM) == before
 
 
+@pytest.mark.parametrize("code", ["while True: pass", "while True: time.sleep(0.001)"])
+def test_load_stops_plugin_that_computes_or_waits_forever(
+    code: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(endless=f"import time\n{code}\n")
+    monkeypatch.setattr(plugins, "IMPORT_LIMIT", 0.1)
+    plugins.name(["endless"])
+    with pytest.raises(UserError, match=r"not finished after 0.1 s in .*endless.py, line 2"):
+        plugins.load()
+
+
+def test_load_waits_for_plugin_that_gets_little_processor_time(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The import takes four limits of wall time, and less than one of processor time."""
+    slow = "import time\nfor _ in range(8):\n    end = time.process_time() + 0.005\n"
+    write(starved=slow + "    while time.process_time() < end:\n        pass\n    time.sleep(0.04)\n")
+    monkeypatch.setattr(plugins, "IMPORT_LIMIT", 0.1)
+    plugins.name(["starved"])
+    plugins.load()
+
+
 def test_load_replaces_signal_handler_set_in_c(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """For a handler that a C library has set, `signal.signal` returns None and does not accept it."""
     write(quick="")
