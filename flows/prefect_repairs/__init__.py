@@ -14,6 +14,7 @@
 
 The numbers are issues of github.com/PrefectHQ/prefect. `tests/flows/prefect_repairs/test_faults.py` has a test of each
 fault, which fails as soon as the installed Prefect does not have the fault any more. The repair can then be deleted.
+The test for `lost_runs` fails if Prefect's server has a new service, which may do the same.
 """
 
 from __future__ import annotations

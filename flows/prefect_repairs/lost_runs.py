@@ -3,8 +3,8 @@
 Flow runs that a killed worker had claimed, but not started, stay in the state PENDING. A worker of the same name
 reschedules them. Flow runs whose machine failed stay in the state RUNNING, but send no more heartbeats. An automation
 of Prefect could find them, but it also counts the time in which the server was down: after an outage, it would set all
-running flow runs to CRASHED. This module measures the time again from the end of an outage. Flow runs that stay in the
-state CANCELLING are ended by Prefect's server.
+running flow runs to CRASHED. This module measures the time again from the end of an outage. Prefect's server ends flow
+runs that stay in the state CANCELLING.
 """
 
 from __future__ import annotations

@@ -40,8 +40,9 @@ def prepare(
 
     Returns the config, the same config as nested dicts, and the inputs of the run, which `create_run` stores in
     run.json. The inputs are those of the keys `init_from`, `checkpoint.resume_from` (as `resume_from`) and
-    `buffer.load_from` (as `load_from`) that are set. Each is a dict with `given`, the value of the key; `path`, the
-    local folder or the name of the dataset; and `digest`. `init_from` also has `uri`, None if it is not a models:/ URI.
+    `buffer.load_from` (as `load_from`) that are set. Each is a dict with `path`, the local folder or the name of the
+    dataset, and `digest`. `init_from` and `load_from` also have `given`, the value of the key. `init_from` also has
+    `uri`, None if it is not a models:/ URI.
     In the returned config, `init_from` and `buffer.load_from` are these paths. A run is replaced by its checkpoint,
     because the run may write others later.
     """

@@ -1,7 +1,7 @@
 """Milestones in a run's event log that the trainer does not write: start, result of the random policy, and end.
 
-Each milestone is written once. A stale run has no end yet, but its process has died: no process has locked it. The
-operating system releases the lock of a dead process.
+Each milestone is written once. A stale run is not finished, but no process has locked it: its process has ended, and
+the operating system has released the lock.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ def page(
         status: result of `flows.sweeps.status.status`.
         definition: sentence that defines the value of a trial.
         command: command that trains the best configuration; "" if no trial is complete.
-        pictures: pictures of `flows.sweeps.page`.
+        pictures: result of `draw`.
         confirmation: HTML that compares the best trial with the default configuration; "" before they were compared.
 
     Returns:

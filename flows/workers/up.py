@@ -90,7 +90,7 @@ def up(kind: str = "") -> None:
             postgres.make_databases(private=database is not None)
         prepare_store(_store())  # a server that is killed while it creates its tables leaves an unusable database
         if warning := describe_untried_version():
-            print_safely(f"  {warning}")
+            print_safely(f"shepherd: warning: {warning}", file=sys.stderr)
         urls = {name: _url(name) for name in PUBLIC}
         variables = client_variables(urls["prefect"], urls["mlflow"], password)
         variables |= {DATABASE: os.environ[DATABASE]} if database else {}
@@ -127,7 +127,7 @@ def down() -> None:
                 command = continue_command(run.path, run.read_config().get("plugins"))
                 print_safely(f"interrupted: `{command}` resumes it {resumes(run)}")
         print_safely("everything that `make up` started has ended; run this in every terminal that has loaded .env:")
-        print_safely(f"  unset {' '.join(names)}")
+        print_safely(f"  unset {' '.join(name for name in names if name != 'DO_NOT_TRACK')}")
 
 
 def status() -> None:
@@ -191,7 +191,8 @@ def _prefect() -> Server:
         "PREFECT_SERVER_API_AUTH_STRING": os.environ["PREFECT_API_AUTH_STRING"],
         # A restart of the server would lose leases in memory, and their slots would stay occupied forever.
         "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
-        # The server ends a cancelled flow run whose machine is lost after this time; the default is 300.
+        # Prefect's server ends a flow run that is still Cancelling after this time, for example because its machine was
+        # lost; the default is 300.
         "PREFECT_SERVER_SERVICES_CANCELLATION_CLEANUP_CANCELLING_TIMEOUT_SECONDS": "120",
         # Without these two, `prefect deployment run --watch` does not show the log of the flow.
         "PREFECT_SERVER_LOGS_STREAM_OUT_ENABLED": "true",

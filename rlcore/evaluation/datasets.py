@@ -11,6 +11,7 @@ torch is imported only if the rows of a dataset are read.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 from collections.abc import Iterator
@@ -159,9 +160,16 @@ def digest(source: str) -> str:
     root = minari_datasets.folder(source.removeprefix(MINARI)) if is_minari(source) else Path(source)
     whole = hashlib.sha256()
     for path in sorted(path for path in root.rglob("*") if path.is_file()):
-        with open(path, "rb") as handle:
-            whole.update(f"{path.relative_to(root)} {hashlib.file_digest(handle, 'sha256').hexdigest()}\n".encode())
+        stat = path.stat()
+        whole.update(f"{path.relative_to(root)} {_file_digest(path, stat.st_size, stat.st_mtime_ns)}\n".encode())
     return whole.hexdigest()
+
+
+@functools.cache
+def _file_digest(path: Path, size: int, changed: int) -> str:
+    """Return the SHA-256 of a file. A sweep asks for it many times before its first trial."""
+    with open(path, "rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
 def _differences(theirs: EnvSpec, ours: EnvSpec) -> Iterator[str]:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rlcore.nn import cnn
+from rlcore.nn import encoder
 from tests.probes.test_policies import recent, train
 from tests.soaking import heavy
 
@@ -38,13 +38,13 @@ def test_ppo_does_not_learn_from_blank_image(monkeypatch: pytest.MonkeyPatch) ->
     def blank(x: Tensor) -> Tensor:
         return torch.zeros_like(x, dtype=torch.float32)
 
-    monkeypatch.setattr(cnn, "scale_pixels", blank)
+    monkeypatch.setattr(encoder, "scale_pixels", blank)
     assert picture() < 0.85
 
 
 def test_ppo_does_not_learn_from_shifted_images(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = cnn.pixels
-    monkeypatch.setattr(cnn, "pixels", lambda x, spec, lead: real(x, spec, lead).roll(1, 0))
+    real = encoder.pixels
+    monkeypatch.setattr(encoder, "pixels", lambda x, spec, lead: real(x, spec, lead).roll(1, 0))
     assert picture() < 0.85
 
 

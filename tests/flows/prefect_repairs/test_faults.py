@@ -101,6 +101,8 @@ def test_prefects_observer_stops_after_server_outage(check: str, monkeypatch: py
         observer._polling_task.cancel()
         return observed in over and observed.result() == run.id
 
+    installed = FlowRunCancellingObserver._check_for_cancelled_flow_runs
+    assert installed is repaired._check_for_cancelled_flow_runs
     monkeypatch.setattr(FlowRunCancellingObserver, "_check_for_cancelled_flow_runs", getattr(repaired, check))
     assert asyncio.run(scene()) == (check == "_check_for_cancelled_flow_runs")
 

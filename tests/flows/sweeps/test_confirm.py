@@ -12,7 +12,7 @@ import pytest
 from scipy import stats
 
 from flows.sweeps import study as study_module
-from flows.sweeps import winner as confirm_module
+from flows.sweeps import winner
 from flows.sweeps.driving import Sweep
 from flows.sweeps.jobs import End, Job, iqm
 from flows.sweeps.study import CONFIRMATION, TRAINING
@@ -93,8 +93,8 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
         registered_paths.append(run.path)
         return {"name": "m", "version": 1}
 
-    monkeypatch.setattr(confirm_module, "change_run", lambda run, overrides: None)
-    monkeypatch.setattr(confirm_module, "register_model", register)
+    monkeypatch.setattr(winner, "change_run", lambda run, overrides: None)
+    monkeypatch.setattr(winner, "register_model", register)
     return registered_paths
 
 
