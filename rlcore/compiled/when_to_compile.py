@@ -1,4 +1,4 @@
-"""Decision whether policy inference and gradient steps of a run are compiled. This module does not import torch.
+"""Decision whether policy inference and gradient steps of a run are compiled. Importing it does not import torch.
 
 The decision depends on the config and the machine, but not on the cache of compiled functions, so that it is
 reproducible. A resumed run keeps the decision, because compiled and eager code round differently.

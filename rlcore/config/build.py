@@ -13,7 +13,7 @@ import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
-from rlcore.config.schema import REQUIRED, Argument, arguments, default_of, type_name, types_of
+from rlcore.config.schema import REQUIRED, Argument, arguments, default_of, metadata, type_name, types_of
 from rlcore.config.values import first_leaf, nearest, spell
 from rlcore.errors import MissingValue, Mistakes, UserError
 from rlcore.system.printable import printable, printable_line
@@ -49,7 +49,7 @@ def build(cls: type, values: Any, prefix: str = "") -> Any:
     hints = types_of(cls)
     ready: dict[str, Any] = {}
     for name, field in fields.items():
-        argument = Argument(prefix + name, hints[name], field.default, **field.metadata)
+        argument = Argument(prefix + name, hints[name], field.default, **metadata(field))
         value = values.get(name, REQUIRED)
         try:
             if value is not REQUIRED and value != "???":

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from rlcore.config.values import plain, spell
 
 REQUIRED = object()
+METADATA = ("help", "choices", "low", "high", "above", "learning", "unused", "needs")  # set by `arg`
 
 
 class Needs(NamedTuple):
@@ -112,6 +113,11 @@ class Argument:
         return f"{type_name(self.type)} that is {bounds}" if bounds else type_name(self.type)
 
 
+def metadata(field: dataclasses.Field[Any]) -> dict[str, Any]:
+    """Return the metadata of a field that `arg` has set; other metadata in a plugin's dataclass are ignored."""
+    return {name: field.metadata[name] for name in METADATA if name in field.metadata}
+
+
 def type_name(annotation: Any) -> str:
     """Describe a type annotation in the words of config files: `integer`, `number or null`, `list of text`."""
     names = {bool: "true/false", int: "integer", float: "number", str: "text", type(None): "null", Any: "anything"}
@@ -150,7 +156,7 @@ def arguments(
         default = default_of(field) if values is None else getattr(values, field.name)
         nested = nested_class(hints[field.name])
         if nested is None:
-            meta: dict[str, Any] = {**field.metadata, "learning": here, "group": group}
+            meta: dict[str, Any] = {**metadata(field), "learning": here, "group": group}
             yield Argument(f"{prefix}{field.name}", hints[field.name], default, **meta)
         else:
             own = default if dataclasses.is_dataclass(default) else None

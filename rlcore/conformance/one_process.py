@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from rlcore.config.groups import RunConfig
 from rlcore.config.values import plain
-from rlcore.conformance.trainings import bits, find_all, fresh, run, train_a_while
+from rlcore.conformance.trainings import bits, fresh, run, train_a_while
 from rlcore.data.history import with_history
 from rlcore.data.staging import tensor
 from rlcore.evaluation.loaded_policy import LoadedPolicy
@@ -27,7 +27,7 @@ from rlcore.optim.optimizer import Optimizer
 from rlcore.optim.step import Step
 from rlcore.protocols import Stateful
 from rlcore.store.checkpoint import nested_state
-from rlcore.train.components import parameters
+from rlcore.train.components import find_all, parameters
 from rlcore.train.trainer import Trainer
 from rlcore.types import State
 

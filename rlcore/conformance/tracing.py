@@ -15,11 +15,12 @@ from torch._subclasses.fake_tensor import FakeTensor
 from rlcore.compiled import machine_code, package
 from rlcore.compiled.when_to_compile import missing_requirement
 from rlcore.config.groups import RunConfig
-from rlcore.conformance.trainings import FEW, check_budget, find_all, fresh, module_tensors, run
+from rlcore.conformance.trainings import FEW, check_budget, fresh, module_tensors, run
 from rlcore.errors import CompilationError
 from rlcore.functional.tree import name_leaves
 from rlcore.optim.step import Step
 from rlcore.store.checkpoint import nested_state
+from rlcore.train.components import find_all
 from rlcore.train.trainer import Trainer
 from rlcore.train.warmup import NullRanks
 from rlcore.types import Trajectory

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -14,10 +13,9 @@ from rlcore.envs.card import environment_card
 from rlcore.errors import RunError
 from rlcore.protocols import Learner
 from rlcore.store.checkpoint import nested_state
-from rlcore.train.components import parameters
+from rlcore.train.components import find_all, parameters
 from rlcore.train.trainer import Trainer
 
-Kind = TypeVar("Kind")
 FEW = 3  # iterations with an update; a replay buffer that is not filled yet returns no batch
 
 
@@ -79,33 +77,3 @@ def module_tensors(learner: Learner) -> dict[str, Tensor]:
     modules = find_all(learner, nn.Module)
     tensors = {f"{at}.{name}": buffer for at, part in modules.items() for name, buffer in part.named_buffers()}
     return {**parameters(learner), **tensors}
-
-
-def find_all(learner: Any, kind: type[Kind]) -> dict[str, Kind]:
-    """Return all objects of class `kind` that a learner refers to, by their attribute paths.
-
-    The attributes of the learner are searched, including lists, tuples and mappings. The attributes of another object
-    are searched only if its class is defined in rlcore or in the top-level package of the learner's class.
-    """
-    ours = {each.__module__.partition(".")[0] for each in (type(learner), Trainer)}
-    found: dict[str, Kind] = {}
-    seen: set[int] = set()
-
-    def walk(value: Any, place: str) -> None:
-        if id(value) in seen:
-            return
-        seen.add(id(value))
-        if isinstance(value, kind) and value is not learner:
-            found[place] = value
-        elif isinstance(value, Mapping):
-            for key, part in value.items():
-                walk(part, f"{place}[{key!r}]")
-        elif isinstance(value, (list, tuple)):
-            for i, part in enumerate(value):
-                walk(part, f"{place}[{i}]")
-        elif type(value).__module__.partition(".")[0] in ours and hasattr(value, "__dict__"):
-            for name, part in vars(value).items():
-                walk(part, f"{place}.{name}" if place else name)
-
-    walk(learner, "")
-    return found

@@ -40,9 +40,9 @@ def is_minari(source: str) -> bool:
 
 
 def locate(source: str) -> str:
-    """Return the name of the dataset with the checkpoint in it, if `source` is a run or a folder of checkpoints.
+    """Return the path of the newest checkpoint if `source` is a run or a folder of checkpoints.
 
-    The checkpoint is the newest one. Other names are returned unchanged, also if the dataset does not exist.
+    Other names are returned unchanged, also if the dataset does not exist.
 
     Raises UserError if a run has no checkpoint.
     """
@@ -112,12 +112,13 @@ def _read_replay(path: Path) -> TensorDict:
     states, agent = checkpoint.load(path)[0]["ranks"], load_policy(path).agent
     env = config_of(RunDirectory.of_checkpoint(path)).env
     try:
-        rows: list[Any] = [as_dataset(stored_rows(state["buffer"]), agent, env) for state in states.values()]
+        stored = [stored_rows(state["buffer"]) for state in states.values()]
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise UserError(
             f"{path}: learning/state.json does not contain a replay buffer of `rlcore.data.replay` "
             f"({type(error).__name__}: {error}); choose another checkpoint"
         ) from error
+    rows: list[Any] = [as_dataset(steps, agent, env) for steps in stored]
     whole: Any = torch.cat(rows, 1)
     return whole
 
@@ -137,7 +138,7 @@ def refuse_unfit(source: str, spec: EnvSpec, env: EnvConfig) -> None:
 
 
 def _refuse_checkpoint(path: Path, env: EnvConfig) -> None:
-    """Raise UserError if a checkpoint is damaged, has no replay buffer, or has clipped rewards that `env` has not."""
+    """Raise UserError if a checkpoint is damaged, has no replay buffer, or clips rewards in another way than `env`."""
     if wrong := checkpoint.damage(path):
         raise UserError(f"{path}: the checkpoint is damaged ({wrong}); choose another one")
     theirs = config_of(run := RunDirectory.of_checkpoint(path.absolute())).env

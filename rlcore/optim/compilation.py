@@ -1,4 +1,7 @@
-"""Compilation of gradient steps. `Optimizer` and `Step` are eager code, and call an `Execution` of it."""
+"""Compilation of gradient steps.
+
+`Optimizer` and `Step` contain only eager code. An `Execution` decides if this code or compiled code is executed.
+"""
 
 from __future__ import annotations
 
@@ -99,7 +102,7 @@ def compile_gradient(optimizer: Any, context: Context[AlgorithmConfig]) -> Execu
 class CompiledGradient:
     """Compiled gradient of one optimizer's loss, for gradient steps that are not compiled as a whole.
 
-    This is the case in a run with several ranks, because the sum of the gradients over ranks cannot be compiled.
+    This is the case for example in a run with several ranks, because sums over ranks cannot be compiled.
 
     Args:
         optimizer: the optimizer.
@@ -124,7 +127,8 @@ class CompiledGradient:
     def build(self, inputs: Sequence[Any], rng: Any, began: bool) -> bool:
         """Compile the gradient; arguments and result are those of `CompiledStep.build`.
 
-        The random stream, if the loss needs one, is one of `inputs`, and `rng` is None.
+        The loss is executed once as eager code, also its sums over ranks, and a second time to trace it. The random
+        stream, if the loss needs one, is one of `inputs`, and `rng` is None.
         """
         self._noise_at = [at for at, given in enumerate(inputs) if isinstance(given, Noise)]
         return self.code.build(*self._without_noise(inputs), began)

@@ -205,7 +205,10 @@ def adaptive_clip_factors(parts: Sequence[Tensor], parameters: Sequence[Tensor],
 
 
 class LossScale:
-    """Dynamic loss scale: halved if a gradient overflows, and doubled after 2,000 optimizer steps without overflow."""
+    """Dynamic loss scale, so that small gradients are not rounded to 0 in float16.
+
+    It is halved if a gradient overflows, and doubled after 2,000 optimizer steps without overflow.
+    """
 
     def __init__(self) -> None:
         self.value, self.growing = torch.tensor(SCALE), 0

@@ -62,7 +62,7 @@ class Step:
 
     @property
     def compiled(self) -> bool:
-        """True if the next call executes compiled code."""
+        """True if the step is executed as compiled code; before the first call: if it will be, unless this fails."""
         return self.execution.compiled
 
     @property

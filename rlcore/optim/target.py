@@ -53,7 +53,7 @@ class Target:
         places = self._children if isinstance(tau, Mapping) else {"": slice(None)}
         assert [*places] == [*taus], f"a τ is needed for {', '.join(places)}, not for {', '.join(taus)}"
         shares = {child: torch.as_tensor(tau, dtype=slow.dtype, device=slow.device) for child, tau in taus.items()}
-        # A share that is a tensor is used even if it is 0: to read its value would be to wait for the device.
+        # A share that is a tensor is used even if it is 0, because reading its value would wait for the device.
         moved = {child: shares[child] for child, tau in taus.items() if isinstance(tau, Tensor) or tau}
         self.parameters.lerp(fast, [(at, moved.get(child)) for child, at in places.items()])
         for (name, mine), theirs in zip(self.module.named_modules(), optimizer.module.modules(), strict=True):

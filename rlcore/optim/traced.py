@@ -64,9 +64,9 @@ class MutableState:
             optimizer.count = next(tensors)
 
     def give(self) -> None:
-        """Copy updated parameters back to the modules, where these are not views of the optimizers' vectors.
+        """Copy updated parameters back to the modules if they are not views of the optimizers' vectors.
 
-        This is the case for parameters that several optimizers train.
+        Parameters that several optimizers train are copies.
         """
         for flat in self.flat:
             flat.to_module()

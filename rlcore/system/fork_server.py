@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import rlcore
-from rlcore.system.forked import Forked, open_pipes, settle
+from rlcore.system.forked import Forked, open_pipes, start_session
 from rlcore.system.lifeline import import_path, spawn
 
 PATIENCE = 60.0  # seconds to wait for a reply; a server that has just started imports first
@@ -178,7 +178,7 @@ class _Server:
                 os.close(pidfd)
             self.listening.close()
             connection.close()
-            settle(descriptors)
+            start_session(descriptors)
             os.environ.clear()
             os.environ.update(self.set_by_imports | request["env"])
             os.chdir(request["cwd"])

@@ -145,7 +145,7 @@ def _run_here(name: str, run: Callable[[], None], descriptors: Sequence[int], ke
         for number in ENDS:
             signal.signal(number, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDS)
-        settle(descriptors)
+        start_session(descriptors)
         sys.stdin, sys.stdout, sys.stderr = (
             open(number, mode, closefd=False)  # noqa: SIM115 - open until the process ends
             for number, mode in enumerate(("r", "w", "w"))
@@ -170,7 +170,7 @@ def open_pipes() -> tuple[list[int], list[int]]:
     return [lifeline[0], stdin[0], stdout[1]], [lifeline[1], stdin[1], stdout[0]]
 
 
-def settle(descriptors: Sequence[int]) -> None:
+def start_session(descriptors: Sequence[int]) -> None:
     """In a forked child, start a new session with the given lifeline, stdin, stdout and stderr."""
     lifeline, *standard = descriptors
     os.setsid()

@@ -17,6 +17,7 @@ from rlcore.config.groups import FabricConfig, RunConfig
 from rlcore.optim.optimizer import Optimizer
 from rlcore.optim.step import Step
 from rlcore.spec import EnvSpec
+from rlcore.train.components import find_all
 from rlcore.train.fabric import make_fabric
 from rlcore.train.trainer import Trainer
 from rlcore.train.warmup import NullRanks, RandomEnvs
@@ -38,11 +39,11 @@ def count(config: RunConfig, spec: EnvSpec) -> Arithmetic | None:
     context = Context(config, spec, make_fabric(FabricConfig()), ranks, config.env.num_envs)
     try:
         trainer = Trainer.from_context(context, RandomEnvs(spec, config.env.num_envs, None))
-        for part in trainer.learner.components().values():
-            if isinstance(part, (Step, Optimizer)):
-                part.execution.eager = counter.counted(part.execution.eager)
-            if isinstance(part, Optimizer):
-                part.apply = counter.counted(part.apply)
+        optimizers = find_all(trainer.learner, Optimizer)
+        for part in (find_all(trainer.learner, Step) | optimizers).values():
+            part.execution.eager = counter.counted(part.execution.eager)
+        for optimizer in optimizers.values():
+            optimizer.apply = counter.counted(optimizer.apply)
         for _ in range(ITERATIONS):
             _iterate(trainer)
             if trainer.learner.updates:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -26,6 +26,7 @@ from rlcore.protocols import Buffer, Learner
 from rlcore.store.checkpoint import nested_state
 from rlcore.types import Context, Ranks, State, TrainingSchedule
 
+Kind = TypeVar("Kind")
 Part = list[Any]  # [keys, outermost first; value]
 
 
@@ -171,3 +172,33 @@ def _with(state: Any, path: list[Any], value: Any) -> Any:
     if not path:
         return value
     return {**state, path[0]: _with(state[path[0]], path[1:], value)}
+
+
+def find_all(learner: Any, kind: type[Kind]) -> dict[str, Kind]:
+    """Return all objects of class `kind` that a learner refers to, by their attribute paths.
+
+    The attributes of the learner are searched, including lists, tuples and mappings. The attributes of another object
+    are searched only if its class is defined in rlcore or in the top-level package of the learner's class.
+    """
+    ours = {each.__module__.partition(".")[0] for each in (type(learner), Learner)}
+    found: dict[str, Kind] = {}
+    seen: set[int] = set()
+
+    def walk(value: Any, place: str) -> None:
+        if id(value) in seen:
+            return
+        seen.add(id(value))
+        if isinstance(value, kind) and value is not learner:
+            found[place] = value
+        elif isinstance(value, Mapping):
+            for key, part in value.items():
+                walk(part, f"{place}[{key!r}]")
+        elif isinstance(value, (list, tuple)):
+            for i, part in enumerate(value):
+                walk(part, f"{place}[{i}]")
+        elif type(value).__module__.partition(".")[0] in ours and hasattr(value, "__dict__"):
+            for name, part in vars(value).items():
+                walk(part, f"{place}.{name}" if place else name)
+
+    walk(learner, "")
+    return found

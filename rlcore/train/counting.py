@@ -115,7 +115,7 @@ def _build_empty(config: RunConfig, spec: EnvSpec) -> tuple[Any, Any]:
         strategy=SimpleNamespace(precision=precision),
     )
     ranks = SingleProcess()
-    ranks.size = config.fabric.ranks  # without communication
+    ranks.size = config.fabric.ranks  # as if this process were rank 0 of several; `sum` returns its argument
     context = Context(config, spec, fabric, ranks, config.env.num_envs)
     # `_TooManyError` can be raised at any call of torch, even in the exit of a `no_grad` block: restore the grad mode.
     grad_mode = torch.set_grad_enabled(torch.is_grad_enabled())

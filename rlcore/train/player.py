@@ -27,9 +27,8 @@ from rlcore.types import Context, Trajectory
 class Player:
     """Environments of one process and the policy that acts in them; no learner is needed.
 
-    The policy has random weights until the first `load_weights`. `version` is the version number of the weights, and 0
-    before the first `load_weights`. `collector` steps the
-    environments and counts the steps; its state is part of a checkpoint.
+    The policy has random weights until the first `load_weights`; until then, `version`, the version number of the
+    weights, is 0. `collector` steps the environments and counts the steps; its state is part of a checkpoint.
 
     Args:
         context: config, specs, devices and ranks of the process. It determines all random numbers of acting.

@@ -21,7 +21,7 @@ from rlcore.algorithms.on_policy.ppo import learner as ppo
 from rlcore.compiled.whole_step import CapturedTensors
 from rlcore.config.build import build
 from rlcore.config.groups import EnvConfig, RunConfig
-from rlcore.conformance.trainings import find_all, fresh
+from rlcore.conformance.trainings import fresh
 from rlcore.evaluation import loaded_policy
 from rlcore.functional.noise import Noise
 from rlcore.functional.stats import RunningMoments, standardize
@@ -30,7 +30,7 @@ from rlcore.optim.flat import FlatParameters
 from rlcore.optim.optimizer import Optimizer
 from rlcore.optim.traced import TracedGradient
 from rlcore.train import trainer
-from rlcore.train.components import parameters
+from rlcore.train.components import find_all, parameters
 from tests.contract.checks import conformance_checks
 from tests.contract.test_registry import PAIRS, SETTINGS
 from tests.probes import q_learning, recurrent, world

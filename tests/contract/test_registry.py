@@ -13,10 +13,11 @@ import torch
 from rlcore.algorithms import ALGORITHMS
 from rlcore.algorithms.on_policy.config import OnPolicyConfig
 from rlcore.config.groups import BufferConfig
-from rlcore.conformance.trainings import bits, find_all
+from rlcore.conformance.trainings import bits
 from rlcore.optim.optimizer import Optimizer
 from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
 from rlcore.store.checkpoint import nested_state
+from rlcore.train.components import find_all
 from rlcore.train.run_trainer import RunTrainer
 from rlcore.types import Context
 from tests.learning.assembly import Trainer, assemble, context

@@ -124,7 +124,7 @@ class DreamerAgent(WorldAgent):
 
 
 class Amount(nn.Module):
-    """Amount of exploration noise. It is a module buffer, because it changes during training."""
+    """Amount of exploration noise. It is a module buffer, because a compiled policy reads buffers at every call."""
 
     value: Tensor
 

@@ -151,7 +151,10 @@ class DreamerLearner(protocols.Learner):
 
     @property
     def transferable_components(self) -> tuple[str, ...]:
-        """Names of the components from which another run can start: the agent, and the networks of the behaviors."""
+        """Names of the components from which another run can start: the agent, and the networks of the behaviors.
+
+        A subclass may override this property, or set a class attribute of this name.
+        """
         return ("agent", *(name for behavior in self.behaviors for name in behavior.networks()))
 
     @property
@@ -193,6 +196,10 @@ class DreamerLearner(protocols.Learner):
 
     def write_back(self, batch: Batch, extras: Mapping[str, Tensor]) -> None:
         """Store new values [L, N, ...] of extras in the replay buffer; they belong to the last L rows of the batch."""
+        if unknown := extras.keys() - batch.steps.extras.keys():
+            raise ValueError(
+                f"updated_extras: {', '.join(sorted(unknown))}: must be names in the argument `extras` of `make_replay`"
+            )
         old = {name: batch.steps.extras[name][: -len(value)] for name, value in extras.items()}
         batch.write_back({name: torch.cat([old[name], value]) for name, value in extras.items()})
 

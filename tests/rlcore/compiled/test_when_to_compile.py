@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from rlcore.algorithms.on_policy.ppo import learner as ppo
 from rlcore.compiled import when_to_compile
 from rlcore.compiled.when_to_compile import AHEAD_OF_TIME, EAGER, RECORDED, Arithmetic, decide
 from rlcore.config.groups import FabricConfig, RunConfig
@@ -176,6 +177,19 @@ def test_arithmetic_on_gpu_excludes_acting() -> None:
     assert cpu is not None and gpu is not None
     assert (gpu.steps, gpu.operations, gpu.flops) == (cpu.steps, cpu.operations, cpu.flops)
     assert gpu.calls == 0 < cpu.calls and gpu.rate > 100 * cpu.rate
+
+
+def test_count_finds_optimizer_inside_other_component(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plugin may keep an optimizer in an object of its own class, which is a component."""
+    one = assemble("CartPole-v1", {"name": "ppo", "total_steps": 10**6}, num_envs=4, max_episode_steps=12)
+    expected = arithmetic.count(one.config, one.envs.spec)
+    listed = ppo.Learner.components
+
+    def nested(self: Any) -> dict[str, Any]:
+        return {name: part for name, part in listed(self).items() if name not in ("optimizer", "step")}
+
+    monkeypatch.setattr(ppo.Learner, "components", nested)
+    assert expected is not None and arithmetic.count(one.config, one.envs.spec) == expected
 
 
 def test_decide_without_cpp_compiler(monkeypatch: pytest.MonkeyPatch) -> None:

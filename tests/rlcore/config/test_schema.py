@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -95,6 +95,15 @@ def test_arguments_list_leaves_with_help_and_allowed() -> None:
 
 def test_arguments_inherit_learning_false_from_group() -> None:
     assert {a.key for a in arguments(Outer) if not a.learning} == {"inner.rate", "inner.names"}
+
+
+def test_build_ignores_other_metadata_of_plugins() -> None:
+    @dataclass(frozen=True)
+    class Foreign:
+        rate: float = field(default=1.0, metadata={"unit": "1/s", "help": "the rate"})
+
+    assert build(Foreign, {"rate": 2}) == Foreign(2.0)
+    assert [argument.help for argument in arguments(Foreign)] == ["the rate"]
 
 
 def test_build_does_not_share_mutable_defaults() -> None:

@@ -45,7 +45,7 @@ def spaces_env(**kwargs):
         ("MsPacman-v4", ("did you mean 'ALE/MsPacman-v5'",)),
         ("MiniGrid-Empt-8x8-v0", ("did you mean 'MiniGrid-Empty-8x8-v0'",)),
         ("phys2d/CartPole-v1", ("not supported yet",)),
-        ("os:CartPole-v1", ("SHEPHERD_PLUGINS=os", "env.id=CartPole-v1")),
+        ("os:CartPole-v1", ("plugins=[os]", "env.id=CartPole-v1")),
     ],
 )
 def test_make_suggests_ids_for_unknown_id(env_id, parts):
