@@ -1,7 +1,7 @@
 """Corridor, a small environment in a plugin (docs/your_own_environment.md).
 
 cd examples/corridor
-SHEPHERD_SEARCH_PATH=conf shepherd train exp=ppo_corridor plugins=[corridor]
+SHEPHERD_SEARCH_PATH=conf shepherd train exp=ppo_corridor "plugins=[corridor]"
 """
 
 from __future__ import annotations

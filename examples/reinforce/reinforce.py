@@ -3,7 +3,7 @@
 A custom algorithm in one file: config, agent, learner with its loss, and the function that builds them.
 
     cd examples/reinforce
-    SHEPHERD_SEARCH_PATH=conf shepherd train exp=reinforce plugins=[reinforce]
+    SHEPHERD_SEARCH_PATH=conf shepherd train exp=reinforce "plugins=[reinforce]"
 """
 
 from __future__ import annotations
@@ -74,7 +74,8 @@ class Agent(nn.Module):
 
     def act(self, carry: Any, obs: dict[str, Tensor], is_first: Tensor, rng: Noise | None, greedy: bool = False) -> Any:
         policy, _ = self(obs)
-        return (), policy.mode() if greedy else policy.sample(self.head.noise(len(is_first), rng)), {}
+        action = policy.mode() if greedy else policy.sample(self.head.noise(len(is_first), rng))
+        return (), action, {}
 
 
 class Learner(protocols.Learner):
@@ -97,13 +98,13 @@ class Learner(protocols.Learner):
         return output.metrics | {"Info/grad_norm": output.norm}
 
     def update(self, batch: Batch, rng: np.random.Generator) -> dict[str, Any]:
-        steps, step = batch.steps, transitions(batch)
+        rows, step = batch.steps, transitions(batch)
         last = self.agent(batch.last.obs)[1].detach()
         reward = step.reward.clone()  # the baseline estimates the return after the last row
         reward[-1] += self.config.gamma * last * (~step.done[-1]).float()
         returns = discounted_sum(reward, self.config.gamma * (~step.done).float())
         self.updates += 1
-        return self.step(*map_leaves(lambda x: x.flatten(0, 1), (steps.obs, steps.action, returns, step.weight)))
+        return self.step(*map_leaves(lambda x: x.flatten(0, 1), (rows.obs, rows.action, returns, step.weight)))
 
     def components(self) -> dict[str, protocols.Stateful]:
         return {"agent": self.agent, "optimizer": self.optimizer, "step": self.step}
