@@ -297,7 +297,8 @@ class JobLines(Progress):
             parts.append(f"best {number(self._best)}")
         for label, (part, score) in list(self._running.items())[:SHOWN]:
             score_text = f" {number(score)}" if score is not None else ""
-            parts.append(f"{label.partition(':')[0].removeprefix('trial ')}: {part:.0%}{score_text}")
+            doing = f"{part:.0%}" if part < 1 else "final evaluation"
+            parts.append(f"{label.partition(':')[0].removeprefix('trial ')}: {doing}{score_text}")
         parts.append(f"ETA {self._eta(max(0.0, self._total - through))}")
         self._training = Line(self._doing, share, parts)
         if now or self._due(self._clock() - self._since):
@@ -306,8 +307,9 @@ class JobLines(Progress):
     def _eta(self, left: float) -> str:
         """Return the expected time for `left` further trainings, based on the average speed of the trainings so far.
 
-        The result is text such as "1:30", or "-" if the time cannot be estimated yet.
+        The result is text such as "1:30", or "-" if the time cannot be estimated: no training has progressed yet, or
+        all that is left are final evaluations.
         """
         took = 0.0 if self._seen_since is None else self._clock() - self._seen_since
         seen = self._ended + sum(part - self._first[label] for label, (part, _) in self._running.items())
-        return duration(left * took / seen) if took >= SETTLED and seen > 0 else "-"
+        return duration(left * took / seen) if took >= SETTLED and seen > 0 and (left > 0 or not self._running) else "-"

@@ -1,4 +1,4 @@
-"""Access to this project's servers: their password, where it is stored, and the check of HTTP requests.
+"""Access to the servers of this project: password, its file, the lines of `make up` in `.env`, check of HTTP requests.
 
 The check concerns host name, origin and password. It protects every server that this project starts. Without it, every
 user of the machine could use a server that listens on the loopback address. So could every web page that the owner

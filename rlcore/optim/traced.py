@@ -44,8 +44,8 @@ class MutableState:
         """
         for flat in self.flat:
             flat.gather()
-        rules = [tensor for o in self.optimizers for tensor in (*o.slots.values(), o.count)]
-        return [*(flat.vector for flat in self.flat), *rules, *(o.lr for o in self.optimizers)]
+        state = [tensor for o in self.optimizers for tensor in (*o.slots.values(), o.count)]
+        return [*(flat.vector for flat in self.flat), *state, *(o.lr for o in self.optimizers)]
 
     def memory(self) -> list[int]:
         """Return the indices of the optimizer state (for example Adam's moments) in the list that `tensors` returns."""

@@ -59,6 +59,12 @@ def test_job_lines_show_ended_running_and_best() -> None:
     assert "1/4" in last and "best 120.5" in last and "1: 50% 33.3" in last
 
 
+def test_job_lines_show_final_evaluation() -> None:
+    events = [(60.0 + 30 * at + number, "job", job(number, 50 * at)) for at in (0, 1, 2) for number in range(4)]
+    lines = shown(*events, (200.0, "job", job(0, 100)))
+    assert "3: final evaluation" in lines[-1] and lines[-1].endswith("ETA -")
+
+
 def test_job_lines_eta_counts_only_new_training() -> None:
     """Neither the start-up time nor the half of trial 0 that was trained before a resume counts."""
     lines = shown(

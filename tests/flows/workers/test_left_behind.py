@@ -1,4 +1,4 @@
-"""Flow runs of killed workers are rescheduled, resumed or cancelled, but not if they still run or crash repeatedly."""
+"""Flow runs of killed workers are rescheduled or resumed, but not if they still run or crash repeatedly."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_resume_sweeps_stops_after_repeated_crashes() -> None:
     assert message == f"resumed automatically after crash {CRASHES} of {CRASHES} in an hour"
 
 
-def test_last_heartbeats_covers_every_active_state() -> None:
+def test_last_heartbeats_omits_cancelling_flow_runs() -> None:
     late = THEN + timedelta(seconds=50)
     taken = Pending(timestamp=THEN)
     api = Api([Running()], [Running()], [taken], [taken], [Cancelling(timestamp=THEN)], heartbeats={0: late, 4: late})
