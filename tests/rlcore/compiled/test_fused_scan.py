@@ -130,7 +130,7 @@ def test_fused_scan_refuses_loops_in_other_order() -> None:
     with fused_scan.fusing() as loops:
         scan(lambda h, x, _: (h + x, h), torch.ones(3), torch.ones(T, 3))
         loops.begin()
-        with pytest.raises(RuntimeError, match="another order"):
+        with pytest.raises(RuntimeError, match="in the same order in every call"):
             scan(lambda h, x, _: (h + x, h), torch.ones(4), torch.ones(T, 4))
 
 
