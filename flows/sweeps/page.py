@@ -14,7 +14,7 @@ from flows.report.figures import COLOURS, HEIGHT, INK, SOFT, WIDTH, Picture, dra
 from flows.report.html import document, figures, section, table
 from flows.report.sentences import number
 from flows.sweeps.space import Dimension, to_stored
-from flows.sweeps.status import facts, short_names, short_value, state_words
+from flows.sweeps.status import Row, facts, short_names, short_value, state_words
 from rlcore.config.values import spell
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ OTHER = (
 )
 BLUE, VERMILION, GREEN = COLOURS[:3]
 COLUMNS = 3  # number of panels side by side in the picture of values by key
-Row = Mapping[str, Any]  # a trial, as in `flows.sweeps.status.status`
 Lines = Mapping[int, Sequence[Sequence[tuple[int, float]]]]  # trial -> for each seed (policy steps, mean greedy return)
 MARKS = {"complete": ("o", BLUE), "pruned": ("x", SOFT), "fail": ("v", VERMILION)}
 

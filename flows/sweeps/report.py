@@ -25,7 +25,7 @@ from flows.sweeps.folder import SweepFolder
 from flows.sweeps.mlflow_parent import mirror_sweep
 from flows.sweeps.page import draw, markdown, page
 from flows.sweeps.plan import SweepConfig, SweepPlan
-from flows.sweeps.status import read_results, runs_of, trials_of
+from flows.sweeps.status import Row, read_results, runs_of, trials_of
 from flows.sweeps.winner import train_command
 from flows.workers.artifacts import show_sweep
 from rlcore.config.values import plain
@@ -33,7 +33,6 @@ from rlcore.errors import RunError, UserError, first_line
 from rlcore.store.directory import RunDirectory, write_text
 
 Result = TypeVar("Result")
-Row = Mapping[str, Any]  # a trial, as in `flows.sweeps.status.status`
 log = logging.getLogger(__name__)
 SHARE = 20  # after drawing pictures for 1 s, wait at least 20 s: trials need the processor
 SHARE_OF_TEXT = 5  # after writing the page for 1 s, wait at least 5 s
@@ -129,7 +128,7 @@ def draw_pictures(
 
 
 def _write_files(
-    folder: SweepFolder, plan: SweepPlan, found: Row, drawn: Sequence[Picture], confirmation: str = ""
+    folder: SweepFolder, plan: SweepPlan, found: Mapping[str, Any], drawn: Sequence[Picture], confirmation: str = ""
 ) -> None:
     command = train_command(folder) if folder.preset.exists() else ""  # the preset is written when the sweep is done
     write_text(folder.report, page(found, definition(plan.config), command, drawn, confirmation))

@@ -29,6 +29,7 @@ from rlcore.system.secrets import redact
 
 ENDED = ("complete", "pruned", "fail")
 BEST = 10  # number of trials in the table
+Row = Mapping[str, Any]  # a trial in the result of `status`
 
 
 def status(folder: SweepFolder) -> dict[str, Any]:

@@ -31,10 +31,10 @@ NAMES = (
     "MLFLOW_TRACKING_URI",
     "MLFLOW_TRACKING_USERNAME",
     "MLFLOW_TRACKING_PASSWORD",
-    "DO_NOT_TRACK",
 )
+NO_TRACKING = {"DO_NOT_TRACK": "1"}
 # The block ends at the end line, or at the last variable if the user has deleted the end line.
-OURS = re.compile(rf"{BEGIN}\n(?:[^\0]*?{END}\n|(?:(?:{'|'.join((*NAMES, DATABASE))})=.*\n)*)")
+OURS = re.compile(rf"{BEGIN}\n(?:[^\0]*?{END}\n|(?:(?:{'|'.join((*NAMES, *NO_TRACKING, DATABASE))})=.*\n)*)")
 
 
 def guard(app: Any, login: str, is_open: Callable[[Any], bool], hint: str = "") -> Any:
@@ -130,7 +130,8 @@ def client_variables(prefect: str, mlflow: str, password: str) -> dict[str, str]
     Returns:
         Name -> value.
     """
-    return dict(zip(NAMES, (f"{prefect}/api", f"{USER}:{password}", mlflow, USER, password, "1"), strict=True))
+    values = (f"{prefect}/api", f"{USER}:{password}", mlflow, USER, password)
+    return dict(zip(NAMES, values, strict=True)) | NO_TRACKING
 
 
 def keep_password(path: Path) -> str:

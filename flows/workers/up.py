@@ -127,7 +127,7 @@ def down() -> None:
                 command = continue_command(run.path, run.read_config().get("plugins"))
                 print_safely(f"interrupted: `{command}` resumes it {resumes(run)}")
         print_safely("everything that `make up` started has ended; run this in every terminal that has loaded .env:")
-        print_safely(f"  unset {' '.join(name for name in names if name != 'DO_NOT_TRACK')}")
+        print_safely(f"  unset {' '.join(names)}")
 
 
 def status() -> None:

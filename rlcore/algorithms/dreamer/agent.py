@@ -124,7 +124,7 @@ class DreamerAgent(WorldAgent):
 
 
 class Amount(nn.Module):
-    """Amount of exploration noise. It is a module buffer, because a compiled policy reads buffers at every call."""
+    """Amount of exploration noise. It is a module buffer, so that a policy reads the current value at every call."""
 
     value: Tensor
 

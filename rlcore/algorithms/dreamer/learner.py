@@ -196,11 +196,8 @@ class DreamerLearner(protocols.Learner):
 
     def write_back(self, batch: Batch, extras: Mapping[str, Tensor]) -> None:
         """Store new values [L, N, ...] of extras in the replay buffer; they belong to the last L rows of the batch."""
-        if unknown := extras.keys() - batch.steps.extras.keys():
-            raise ValueError(
-                f"updated_extras: {', '.join(sorted(unknown))}: must be names in the argument `extras` of `make_replay`"
-            )
-        old = {name: batch.steps.extras[name][: -len(value)] for name, value in extras.items()}
+        stored = batch.steps.extras  # without names that the buffer does not have; `batch.write_back` refuses them
+        old = {name: stored.get(name, value)[: -len(value)] for name, value in extras.items()}
         batch.write_back({name: torch.cat([old[name], value]) for name, value in extras.items()})
 
     def gradient_step(self, batch: Segment, tau: float, rng: Noise) -> Metrics:
