@@ -22,7 +22,7 @@ from flows.config.compose import compose
 from flows.report.sentences import result_line
 from flows.runs.create import create_run
 from flows.stages.make_env import make_env
-from flows.workers.guard import NAMES
+from flows.workers.guard import NAMES, NO_TRACKING
 from rlcore.store import checkpoint
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import read_events
@@ -153,7 +153,7 @@ def test_up_again_keeps_running_servers(site: Site) -> None:
     assert {word: site.processes(word) for word in before} == before
     lines = (site.home / ".env").read_text().splitlines()
     assert lines[0] == "SHEPHERD_LOCAL_LIMIT=3"
-    assert [line.partition("=")[0] for line in lines[2:-1]] == list(NAMES)
+    assert [line.partition("=")[0] for line in lines[2:-1]] == [*NAMES, *NO_TRACKING]
 
 
 def test_deployment_has_parameter_form_and_version(site: Site) -> None:
