@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -187,6 +188,21 @@ def test_learner_calls_components_only_after_construction(algo: str) -> None:
     learner = Later(context(SETTINGS[algo], EnvSpec("Some-v0", {"state": ArraySpec((2,), "float32")}, action)))
     assert {"agent", "critics" if algo == "sac" else "critic"} <= {*learner.transferable_components}
     assert "later" in learner.components()
+
+
+def groups(config: Any) -> Iterator[Any]:
+    """Yield a config and all config groups in it."""
+    yield config
+    for field in fields(config):
+        if is_dataclass(value := getattr(config, field.name)):
+            yield from groups(value)
+
+
+@every_algorithm
+def test_configs_inherit_at_most_two_levels_from_root(algo: str) -> None:
+    for group in groups(ALGORITHMS[algo].Config(total_steps=10_000)):
+        between = [*filter(is_dataclass, type(group).__mro__)][1:-1]  # without the class and the root
+        assert len(between) <= 2, between
 
 
 def test_settings_cover_every_algorithm() -> None:

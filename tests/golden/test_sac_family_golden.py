@@ -108,7 +108,7 @@ MUTANTS = (
     Mutant("no residual", BLOCK, swap("x + A", "A"), SIMBA),
     Mutant("no LayerNorm in a block", BLOCK, swap("self.norm(x)", "x"), SIMBA),
     Mutant("no activation in a block", BLOCK, swap("self.act(A)", "A"), SIMBA),
-    Mutant("target entropy not halved", "SoftConfig.target_entropy", swap("A.target_entropy_scale", "1.0"), SIMBA),
+    Mutant("target entropy not halved", "AlphaConfig.target", swap("A.target_entropy_scale", "1.0"), SIMBA),
     Mutant("mean of the critics for the policy", "sac.actor_loss", swap('kind == "min"', "False"), SIMBA),
     # Categorical critics; the two-hot code has its own tests.
     Mutant("squared error of bins", CRITIC, swap("A if form else B", "B"), BINS),

@@ -54,7 +54,7 @@ MUTANTS = (
     # The temperature.
     Mutant("α of the wrong sign", "alpha_loss", returned("-it"), BASE),
     Mutant("target entropy of the wrong sign", "alpha_loss", swap("A + target_entropy", "A - target_entropy"), BASE),
-    Mutant("target entropy ignored", "SoftConfig.target_entropy", swap("A.target_entropy", "None"), ENTROPY),
+    Mutant("target entropy ignored", "AlphaConfig.target", swap("A.target_entropy", "None"), ENTROPY),
     Mutant(
         "α never learned", f"{LEARNER}.improve_actor", swap("self.alpha_optimizer.minimize(A, B).metrics", "{}"), BASE
     ),

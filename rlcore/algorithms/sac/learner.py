@@ -138,7 +138,7 @@ class Learner(protocols.Learner):
         encoder, size = make_encoder(config, context.spec, rng), context.spec.action.size
         encoder.normalizer = self.agent.encoder.normalizer  # actor and critics share the statistics
         self.critics = Critics(encoder, size, config.critic, config.critic.n, rng, config.critic.outputs)
-        self.temperature, self.target_entropy = Temperature(config.alpha.alpha), config.target_entropy(size)
+        self.temperature, self.target_entropy = Temperature(config.alpha.alpha), config.alpha.target(size)
         self.target = Target(self.critics, context) if config.critic.target == "ema" else None
         if self.target:
             self.target.module.encoder.normalizer = encoder.normalizer

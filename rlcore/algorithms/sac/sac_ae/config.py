@@ -5,17 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, ClassVar
 
+from rlcore.algorithms.off_policy import ReplayConfig
 from rlcore.algorithms.sac import config as sac
 from rlcore.config.schema import arg, other_default
 from rlcore.config.values import spell
 from rlcore.errors import UserError
-from rlcore.nn.network_keys import ACTIVATIONS, DecodedKeysConfig, MLPConfig
+from rlcore.nn.network_keys import ACTIVATIONS, DecodedKeysConfig, MLPConfig, NetworkConfig, check_keys
 from rlcore.optim.optimizer_keys import OptimizerConfig
 
 if TYPE_CHECKING:
+    from rlcore.config.groups import RunConfig
     from rlcore.spec import EnvSpec
 
 OPTIMIZER = OptimizerConfig(lr=1e-3, eps=1e-8)
+SMALLEST = 16  # smallest image side in pixels; the convolutions reduce it to 1
 OWN = ("lr", "weight_decay")  # optimizer settings that may differ between encoder and decoder
 
 
@@ -59,16 +62,16 @@ class ActorConfig(sac.SquashedActorConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CriticConfig(sac.TrainedConfig):
+class CriticConfig(NetworkConfig):
     """Config keys of the critic networks, whose input is the encoder's output, and of their optimizer."""
 
-    hidden_size: int = other_default(sac.TrainedConfig, "hidden_size", 1024)
+    hidden_size: int = other_default(NetworkConfig, "hidden_size", 1024)
+    optimizer: OptimizerConfig = arg(OPTIMIZER, "optimizer of this network")
     n: int = arg(2, "number of critics; targets use their minimum", low=1)
     per_rank_target_network_update_freq: int = arg(2, "gradient steps between updates of the target critics", low=1)
     target_network_frequency: int = arg(
         1, "key of SAC", low=1, unused="set per_rank_target_network_update_freq instead"
     )
-    optimizer: OptimizerConfig = other_default(sac.TrainedConfig, "optimizer", OPTIMIZER)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,29 +85,30 @@ class AlphaConfig(sac.AlphaConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(sac.SoftConfig):
+class Config(ReplayConfig):
     """Config keys of SAC-AE."""
 
-    smallest: ClassVar[int] = 16  # smallest image side in pixels; the convolutions reduce it to 1
+    kinds: ClassVar[frozenset[str]] = sac.KINDS
 
     name: str = arg("sac_ae", "name of the algorithm", choices=("sac_ae",))
-    tau: float = other_default(sac.SoftConfig, "tau", 0.01)
-    hidden_size: int = other_default(sac.SoftConfig, "hidden_size", 1024)
-    per_rank_batch_size: int = other_default(sac.SoftConfig, "per_rank_batch_size", 128)
-    learning_starts: int = other_default(sac.SoftConfig, "learning_starts", 1000)
-    per_rank_pretrain_steps: int = other_default(sac.SoftConfig, "per_rank_pretrain_steps", 1000)
+    per_rank_batch_size: int = other_default(ReplayConfig, "per_rank_batch_size", 128)
+    learning_starts: int = other_default(ReplayConfig, "learning_starts", 1000)
+    per_rank_pretrain_steps: int = other_default(ReplayConfig, "per_rank_pretrain_steps", 1000)
+    tau: float = other_default(sac.Config, "tau", 0.01)
+    hidden_size: int = other_default(sac.Config, "hidden_size", 1024)
+    n_step: int = other_default(sac.Config, "n_step", 1)
+    mlp_keys: DecodedKeysConfig = arg(DecodedKeysConfig(("state",)), "vector observation keys")
+    cnn_keys: DecodedKeysConfig = arg(DecodedKeysConfig(), "image observation keys")
+    alpha: AlphaConfig = arg(AlphaConfig(), "temperature, the weight of the entropy")
     cnn_channels_multiplier: int = arg(1, "default multiplier of the 32 channels of convolutions", low=1)
     dense_units: int = arg(64, "default number of units in each hidden layer for vector keys", low=1)
     mlp_layers: int = arg(2, "default number of hidden layers for vector keys", low=0)
     dense_act: str = arg("relu", "default activation for vector keys", choices=tuple(ACTIVATIONS))
     layer_norm: bool = arg(False, "use LayerNorm in hidden layers for vector keys, by default")
-    mlp_keys: DecodedKeysConfig = arg(DecodedKeysConfig(("state",)), "vector observation keys")
-    cnn_keys: DecodedKeysConfig = arg(DecodedKeysConfig(), "image observation keys")
     encoder: EncoderConfig = arg(EncoderConfig(), "encoder, trained on the critic loss and the reconstruction loss")
     decoder: DecoderConfig = arg(DecoderConfig(), "decoder, trained on the reconstruction loss")
     actor: ActorConfig = arg(ActorConfig(), "actor network")
     critic: CriticConfig = arg(CriticConfig(), "critic networks")
-    alpha: AlphaConfig = arg(AlphaConfig(), "temperature, the weight of the entropy")
 
     def check(self, prefix: str) -> None:
         """Raise UserError for settings that contradict each other.
@@ -128,13 +132,18 @@ class Config(sac.SoftConfig):
                     "may differ"
                 )
 
+    def check_with(self, run: RunConfig) -> None:
+        """Raise UserError if the policy distribution is not a squashed normal, or the replay buffer is unsuitable."""
+        sac.check_run(self, self.n_step, run)
+
     def check_spec(self, spec: EnvSpec) -> None:
         """Raise UserError if the algorithm cannot be trained in an environment.
 
-        In addition to the checks of `SoftConfig`, images must have an even height and width, because the decoder cannot
-        reconstruct others.
+        Actions must be continuous and bounded, and the observation keys must be readable. Images must have an even
+        height and width, because the decoder cannot reconstruct others.
         """
-        super().check_spec(spec)
+        sac.check_actions(self.name, spec)
+        check_keys(spec, self.mlp_keys.encoder, self.cnn_keys.encoder, self.kinds, SMALLEST)
         for key in self.cnn_keys.encoder:
             height, width = spec.obs[key].pixels
             if height % 2 or width % 2:

@@ -121,7 +121,7 @@ class Learner(sac.Learner):
         keys = (config.mlp_keys.decoded, config.cnn_keys.decoded)
         self.decoder = Decoder(encoder, *keys, config.decoder, config.decoder.cnn_channels_multiplier, rng)
         self.temperature = Temperature(config.alpha.alpha)
-        self.target_entropy = config.target_entropy(spec.action.size)
+        self.target_entropy = config.alpha.target(spec.action.size)
         self.target = Target(self.critics, context)
         self._make_optimizers(context, encoder)
         optimizers = [each for each in (self.actor_optimizer, self.alpha_optimizer) if each]
