@@ -43,7 +43,7 @@ class Target:
         average, and the statistics of batch normalization are already running averages.
 
         Args:
-            optimizer: optimizer that trains the online network.
+            optimizer: optimizer that trains the online network, or a module that contains it.
             tau: τ, a number or a scalar tensor from 0 to 1; or name of a child module -> τ, for all child modules that
                 have parameters, in their order in the module.
         """
@@ -56,7 +56,7 @@ class Target:
         # A share that is a tensor is used even if it is 0, because reading its value would wait for the device.
         moved = {child: shares[child] for child, tau in taus.items() if isinstance(tau, Tensor) or tau}
         self.parameters.lerp(fast, [(at, moved.get(child)) for child, at in places.items()])
-        for (name, mine), theirs in zip(self.module.named_modules(), optimizer.module.modules(), strict=True):
+        for (name, mine), theirs in zip(self.module.named_modules(), self.online.modules(), strict=True):
             for key, value in theirs._buffers.items():  # pyright: ignore[reportPrivateUsage]
                 if value is not None:
                     share = shares[""] if "" in shares else shares[name.partition(".")[0]]
@@ -77,12 +77,13 @@ class Target:
     def _in_order(self, trained: FlatParameters) -> Tensor:
         """Return the parameters of the online network as a vector, in the order of the target network's parameters.
 
-        The two orders can differ if the optimizer of the online network has parameter groups.
+        This is the vector `trained` of the optimizer, unless the optimizer has parameter groups, which change the
+        order, or also trains other networks.
         """
         if trained.places == self.parameters.places:
             return trained.vector
-        parts = trained.split(trained.vector)
-        return self.parameters.join(parts[name] for name in self.parameters.places)
+        online = dict(self.online.named_parameters())
+        return self.parameters.join(online[name] for name in self.parameters.places)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the parameters and all buffers of the target network, including non-persistent buffers."""

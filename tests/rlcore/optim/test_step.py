@@ -128,13 +128,16 @@ def test_target_follows_parameters_of_other_optimizer() -> None:
 
 
 def test_target_matches_parameters_by_name_with_groups() -> None:
-    critic, given = Critic(nn.Linear(2, 1, bias=False)), context()
-    target = Target(critic, given)
     for first in ("encoder", "head"):  # one of the two orders differs from that of the module
+        critic, given = Critic(nn.Linear(2, 1, bias=False)), context()
+        target = Target(critic, given)
         config = OptimizerConfig(groups={first: {"lr": 0.5}, "*": {"lr": 0.1}})
-        optimizer = Optimizer(copy.deepcopy(critic), lambda: None, config, given)  # pyright: ignore[reportArgumentType]
+        optimizer = Optimizer(critic, lambda: None, config, given)  # pyright: ignore[reportArgumentType]
+        with torch.no_grad():
+            critic.encoder.weight.copy_(torch.tensor([[5.0, 6.0]]))
+            critic.head.weight.fill_(7.0)
         target.update(optimizer, 1.0)
-        for name, value in optimizer.module.named_parameters():
+        for name, value in critic.named_parameters():
             assert torch.equal(target.module.get_parameter(name), value), (first, name)
 
 
@@ -192,6 +195,58 @@ def test_compiled_step_refuses_other_input_shapes() -> None:
     two.step({"x": torch.ones(4, 2)}, 0.5, rng=Noise(0, "probe"))
     with pytest.raises(AssertionError, match="other shapes"):
         two.step({"x": torch.ones(3, 2)}, 0.5, rng=Noise(0, "probe"))
+
+
+class Joint:
+    """Model, actor and critic with one loss and one optimizer; the critic's loss also trains the model."""
+
+    def __init__(self, compiled: bool) -> None:
+        given = context(compiled=compiled)
+        torch.manual_seed(0)
+        self.net = nn.ModuleDict({"model": nn.Linear(2, 3), "actor": nn.Linear(3, 2), "critic": nn.Linear(3, 1)})
+        self.target = Target(self.net["critic"], given)
+        config = OptimizerConfig(lr=0.1, eps=1e-3)
+        self.optimizer = Optimizer(self.net, self.loss, config, given, uses=[self.target.module])
+        self.step = Step(self.gradient_step, [self.optimizer], [self.target], given)
+
+    def loss(self, x: Tensor) -> Any:
+        found = joint_losses(self.net, self.target.module, x)
+        return found.sum(), torch.tensor(float(len(x))), {"loss": found.detach().mean()}
+
+    def gradient_step(self, x: Tensor) -> dict[str, Tensor]:
+        metrics = self.optimizer.minimize(x).metrics
+        self.target.update(self.optimizer, 0.25)
+        return metrics
+
+
+def joint_losses(net: nn.ModuleDict, target: nn.Module, x: Tensor) -> Tensor:
+    """Sum the losses of model, actor and critic for each row of x [N, 2]."""
+    latent = net["model"](x).tanh()
+    model = (latent[:, :2] - x).square().sum(-1)
+    actor = -(net["actor"](latent).log_softmax(-1)[:, 0] * net["critic"](latent).detach().squeeze(-1))
+    return model + actor + (net["critic"](latent) - target(latent).detach() - 1).square().squeeze(-1)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_one_optimizer_of_several_networks_matches_torch(compiled: bool) -> None:
+    joint = Joint(compiled)
+    net = copy.deepcopy(joint.net)
+    target = copy.deepcopy(net["critic"])
+    adam = torch.optim.Adam(net.parameters(), lr=0.1, eps=1e-3)
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(4):
+        x = torch.randn(5, 2, generator=generator)
+        joint.step(x)
+        adam.zero_grad()
+        joint_losses(net, target, x).mean().backward()
+        adam.step()
+        with torch.no_grad():
+            for slow, fast in zip(target.parameters(), net["critic"].parameters(), strict=True):
+                slow.lerp_(fast, 0.25)
+    assert joint.step.compiled == compiled
+    for module, expected in ((joint.net, net), (joint.target.module, target)):
+        for name, value in expected.named_parameters():
+            torch.testing.assert_close(module.get_parameter(name).data, value.data, rtol=0, atol=1e-6)
 
 
 class Recurrent:
