@@ -7,26 +7,13 @@ import re
 from pathlib import Path
 
 import numpy as np
-import pytest
 import torch
 
 from rlcore.algorithms.on_policy.a2c import learner as a2c
 from rlcore.algorithms.on_policy.a2c.config import Config
 from rlcore.types import Batch
 from tests.contract.test_registry import SETTINGS, every_env, small
-from tests.golden import a2c_oracle
 from tests.learning.assembly import context
-
-
-@pytest.mark.parametrize("reduction", ["mean", "sum"])
-@pytest.mark.parametrize("optimizer", a2c_oracle.OPTIMIZERS)
-@pytest.mark.parametrize("kind", a2c_oracle.ENVS)
-def test_a2c_equals_ppo_with_one_minibatch(kind: str, optimizer: str, reduction: str) -> None:
-    a2c_oracle.check_is_ppo(a2c, kind, optimizer, reduction)
-
-
-def test_a2c_equals_ppo_with_normalized_advantages() -> None:
-    a2c_oracle.check_is_ppo(a2c, "discrete", "sgd", "mean", normalize=True)
 
 
 @every_env

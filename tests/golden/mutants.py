@@ -1,4 +1,4 @@
-"""Mutants of PPO: one change of one named function each, with the check that must detect it."""
+"""Mutants: deliberate errors, each of which is one change of one named function and must fail one golden check."""
 
 from __future__ import annotations
 
@@ -21,16 +21,18 @@ class Mutant:
     """One mutant.
 
     Attributes:
-        name: the mistake.
         function: the changed function, with the name of its module if several functions have this name.
         change: a `swap`, `given` or `returned`.
-        check: name of the check in `oracle`, with its arguments, that must fail.
+        check: function that must fail if the change is applied.
     """
 
-    name: str
     function: str
     change: Change
-    check: tuple[str, ...]
+    check: Callable[[], None]
+
+    def applied(self) -> AbstractContextManager[None]:
+        """Apply the change to rlcore within a `with` block."""
+        return changed(self.function, self.change)
 
 
 # Changes --------------------------------------------------------------------------------------------------------------
@@ -72,128 +74,7 @@ def returned(value: str) -> Change:
     return change
 
 
-BASE = ("check_update", "discrete", "base")
-NORMAL = ("check_update", "continuous", "base")
-PARTS = ("check_update", "multi_discrete", "base")
-RAW = ("check_update", "discrete", "raw_advantages")
-ALONE = ("check_update", "discrete", "one_sample_minibatch")
-VALUE_CLIP = ("check_update", "discrete", "clip_vloss")
-DUAL_CLIP = ("check_update", "discrete", "dual_clip")
-KL_STOP = ("check_update", "discrete", "target_kl")
-SUMMED = ("check_update", "discrete", "accumulate")
-GAE = ("check_advantages", "loop")
-SCAN = ("check_advantages", "log_scan")
-ROLLOUT = ("check_rollout",)
-ANNEALING = ("check_annealing",)
-DECAY = ("check_weight_decay",)
-
-LOSS, UPDATE, STEP = "ppo.objective", "ppo.Learner.update", "ppo.Learner.gradient_step"
-SAMPLES, ADVANTAGES, VALUE, POLICY = "ppo.Learner.samples", "advantages", "ppo.value_loss", "ppo.policy_loss"
-ENTROPY = "ppo.entropy_loss"
-MUTANTS = (
-    # The surrogate.
-    Mutant("maximum instead of minimum", POLICY, swap("torch.minimum(A, B)", "torch.maximum(A, B)"), BASE),
-    Mutant("no clip", POLICY, swap("A.clamp(B, C)", "A"), BASE),
-    Mutant("clipped from above only", POLICY, swap("A.clamp(B, C)", "A.clamp(None, C)"), BASE),
-    Mutant("clipped from below only", POLICY, swap("A.clamp(B, C)", "A.clamp(B, None)"), BASE),
-    Mutant("advantage of the wrong sign", POLICY, returned("-it"), BASE),
-    Mutant("ratio upside down", LOSS, swap("A.exp()", "(-A).exp()"), BASE),
-    Mutant("dual clip where the advantage is positive", POLICY, swap("A < 0", "A > 0"), DUAL_CLIP),
-    Mutant("dual clip the wrong way", POLICY, swap("torch.maximum(A, B)", "torch.minimum(A, B)"), DUAL_CLIP),
-    Mutant("dual clip ignored", POLICY, given(dual_clip="None"), DUAL_CLIP),
-    # Advantage normalization.
-    Mutant("advantages not normalised", UPDATE, swap("A.normalize_advantages", "False"), BASE),
-    Mutant("advantages always normalised", UPDATE, swap("A.normalize_advantages", "True"), RAW),
-    Mutant("biased std", "standardize", swap("(A - 1).clamp(min=1)", "A"), BASE),
-    Mutant(
-        "padding in the mean",
-        "standardize",
-        swap("(x * weight).sum(-1, keepdim=True)", "x.sum(-1, keepdim=True)"),
-        BASE,
-    ),
-    Mutant("a single advantage is wiped out", "standardize", swap("torch.where(A, B, C)", "B"), ALONE),
-    # Value loss.
-    Mutant("½ in the value loss", VALUE, returned("0.5 * it"), BASE),
-    Mutant(
-        "(N, 1) against (N,)",
-        VALUE,
-        swap("(value - returns).square()", "(value.unsqueeze(-1) - returns).square().mean(-1)"),
-        BASE,
-    ),
-    Mutant("value clip missing", VALUE, given(clip_coef="None"), VALUE_CLIP),
-    Mutant("value clip alone", VALUE, swap("torch.maximum(A, B)", "B"), VALUE_CLIP),
-    Mutant("value clip to the smaller loss", VALUE, swap("torch.maximum(A, B)", "torch.minimum(A, B)"), VALUE_CLIP),
-    Mutant("value clipped unasked", LOSS, swap("A.clip_vloss", "True"), BASE),
-    Mutant("vf_coef dropped", LOSS, swap("A.vf_coef", "1"), BASE),
-    Mutant("returns are the advantages", SAMPLES, swap("advantage + value", "advantage"), GAE),
-    # Entropy and log-probability.
-    Mutant("entropy of the wrong sign", ENTROPY, returned("-it"), BASE),
-    Mutant("ent_coef dropped", LOSS, swap('coefs["ent_coef"]', "0"), BASE),
-    Mutant("entropy of one sub-action", "distributions.Categoricals.entropy", returned("it / len(self.parts)"), PARTS),
-    Mutant("log-probability of one sub-action", "Categoricals.logprob", returned("it / len(self.parts)"), PARTS),
-    Mutant("log-probability without the std", "Normal.logprob", swap("self.log_std", "0"), NORMAL),
-    Mutant("entropy of a normal without the std", "Normal.entropy", swap("self.log_std", "0 * self.log_std"), NORMAL),
-    # Means, minibatches and the optimizer.
-    Mutant("padding counted in the losses", "reduce_loss", swap("loss.dot(weight)", "loss.sum()"), BASE),
-    Mutant("padding counted in the mean", "reduce_loss", swap("weight.sum()", "weight.new_tensor(len(loss))"), BASE),
-    Mutant("sum instead of mean", "Optimizer.take_step", swap('A == "mean"', 'A == "sum"'), RAW),
-    Mutant("one epoch only", "minibatches", given(epochs="1"), BASE),
-    Mutant(
-        "rest of an epoch thrown away",
-        "minibatches",
-        swap("rng.permutation(A)", "rng.permutation(A)[: len(A) // size * size]"),
-        BASE,
-    ),
-    Mutant("every minibatch of a group weighs alike", "Gradient._begin", given(weight="weight * 0 + 128"), SUMMED),
-    Mutant(
-        "the last gradient of a group alone",
-        "Gradient.add_loss",
-        swap("self._begin(weight)", "(self.clear(), self._begin(weight))"),
-        SUMMED,
-    ),
-    Mutant("gradient not clipped", "clip_factors", swap("A.clamp(max=1.0)", "1.0"), BASE),
-    Mutant("gradient clipped elsewhere", "clip_factors", swap("max_norm / A", "1.0 / A"), BASE),
-    Mutant("gradients never forgotten", "Optimizer.drop", swap("self.gradient.clear()", "None"), BASE),
-    Mutant("Adam's ε forgotten", "_fused_adam", swap('config["eps"]', "1e-20"), BASE),
-    Mutant("Adam without its corrections", "_fused_adam", swap("A.to(B, torch.float32)", "torch.tensor(1e9)"), BASE),
-    Mutant("decoupled weight decay", "_fused_adam", swap("A.decoupled", "True"), DECAY),
-    # Early stop by KL.
-    Mutant("KL stop ignored", STEP, swap("1.5", "1e9"), KL_STOP),
-    Mutant("KL stop without its 1.5", STEP, swap("1.5", "1.0"), KL_STOP),
-    Mutant("KL stop ends the epoch only after stepping", STEP, swap("A.apply(unless=B)", "A.apply()"), KL_STOP),
-    Mutant("KL by the first-order estimate", "approximate_kl", swap("A - 1 - B", "-B"), KL_STOP),
-    # Advantages and time alignment.
-    Mutant(
-        "trace not cut at an episode's end",
-        ADVANTAGES,
-        swap("gae_lambda * B", "gae_lambda * torch.ones_like(B)"),
-        GAE,
-    ),
-    Mutant("truncation as termination", ADVANTAGES, swap("A.terminated", "A.done"), GAE),
-    Mutant("termination as truncation", ADVANTAGES, swap("gamma * B", "gamma * torch.ones_like(B)"), GAE),
-    Mutant("λ dropped", ADVANTAGES, given(gae_lambda="1.0"), GAE),
-    Mutant("no bootstrap after the last row", ADVANTAGES, given(last_value="torch.zeros_like(last_value)"), GAE),
-    Mutant("value of the same observation as the next", "gae", given(next_value="value"), GAE),
-    Mutant("γ missing from the trace", "gae", swap("discounted_sum(A, B * C)", "discounted_sum(A, C)"), GAE),
-    Mutant("log_scan one round short", "discounted_scan", swap("A < B", "2 * A < B"), SCAN),
-    Mutant("reward one row late", "transitions", swap("shift(A.reward, B)", "A.reward"), GAE),
-    Mutant("termination one row late", "transitions", swap("shift(A.terminated, B)", "A.terminated"), GAE),
-    Mutant("end of an episode one row late", "transitions", swap("shift(reset, B)", "reset"), GAE),
-    Mutant("reset rows counted", "transitions", swap("(~A).float()", "torch.ones_like(A).float()"), ROLLOUT),
-    # Annealing.
-    Mutant("learning rate not annealed", UPDATE, swap("A.set_lr(B)", "None"), ANNEALING),
-    Mutant("clip not annealed", LOSS, swap('A["clip_coef"]', "config.clip_coef"), ANNEALING),
-    Mutant("entropy bonus not annealed", LOSS, swap('A["ent_coef"]', "config.ent_coef"), ANNEALING),
-)
-
-
 # Application of changes -----------------------------------------------------------------------------------------------
-
-
-def wrong(name: str) -> AbstractContextManager[None]:
-    """Apply the PPO mutant of this name to rlcore."""
-    (mutant,) = (each for each in MUTANTS if each.name == name)
-    return changed(mutant.function, mutant.change)
 
 
 @contextmanager

@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.golden.a2c_mutants import MUTANTS
-from tests.golden.mutants import changed
+from tests.golden.test_a2c_golden import MUTANTS
 from tests.learning.assembly import assemble
 from tests.soaking import heavy, soak
 
@@ -57,6 +56,5 @@ def test_a2c_learns_cartpole(seed: int) -> None:
     ],
 )
 def test_a2c_mutant_does_not_learn_cartpole(mistake: str) -> None:
-    (mutant,) = (mutant for mutant in MUTANTS if mutant.name == mistake)
-    with changed(mutant.function, mutant.change):
+    with MUTANTS[mistake].applied():
         assert cartpole(0) < 120

@@ -8,8 +8,7 @@ import pytest
 
 from flows.config.compose import compose
 from rlcore.algorithms.dreamer.dreamer_v1 import learner as dreamer_v1
-from tests.golden.dreamer_v1_mutants import MUTANTS
-from tests.golden.mutants import changed
+from tests.golden.test_dreamer_v1_golden import MUTANTS
 from tests.learning.assembly import assemble
 from tests.learning.counter import learn_to_count
 from tests.soaking import heavy, soak
@@ -48,8 +47,7 @@ def test_dreamer_v1_model_learns_rewards_and_images() -> None:
 @soak
 @pytest.mark.parametrize("mistake", ["reward one step early", "ends taught as going on"])
 def test_dreamer_v1_mutant_does_not_learn(mistake: str) -> None:
-    (mutant,) = (mutant for mutant in MUTANTS if mutant.name == mistake)
-    with changed(mutant.function, mutant.change), pytest.raises(AssertionError):
+    with MUTANTS[mistake].applied(), pytest.raises(AssertionError):
         learn_to_count(dreamer_v1, SETTINGS, side=64)
 
 

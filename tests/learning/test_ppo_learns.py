@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.golden.mutants import wrong
+from tests.golden.test_ppo_golden import MUTANTS
 from tests.learning.assembly import assemble
 from tests.soaking import always, heavy, soak
 
@@ -75,7 +75,7 @@ def test_ppo_learns_cartpole(seeds: tuple[int, int]) -> None:
 
 
 def test_ppo_does_not_learn_if_termination_bootstraps() -> None:
-    with wrong("termination as truncation"):
+    with MUTANTS["termination as truncation"].applied():
         assert cartpole(1) < 430
 
 
@@ -87,5 +87,5 @@ def test_ppo_learns_frozen_lake(seed: int) -> None:
 
 @pytest.mark.parametrize("mistake", [pytest.param("advantage of the wrong sign", marks=soak), "reward one row late"])
 def test_ppo_mutant_does_not_learn_frozen_lake(mistake: str) -> None:
-    with wrong(mistake):
+    with MUTANTS[mistake].applied():
         assert lake() < 0.5

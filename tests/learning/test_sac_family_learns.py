@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 
-from tests.golden.mutants import changed
 from tests.golden.test_sac_golden import MUTANTS
 from tests.learning.assembly import assemble
 from tests.soaking import heavy, soak
@@ -67,6 +66,5 @@ def test_sac_variants_learn_pendulum(name: str) -> None:
 @soak  # the target is that of SAC, whose own test has this mutant
 @pytest.mark.parametrize("name", SETTINGS)
 def test_sac_variants_without_bootstrap_do_not_learn(name: str) -> None:
-    (mutant,) = (mutant for mutant in MUTANTS if mutant.name == "no bootstrap")
-    with changed(mutant.function, mutant.change):
+    with MUTANTS["no bootstrap"].applied():
         assert pendulum(name) < -700

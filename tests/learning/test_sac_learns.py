@@ -19,7 +19,6 @@ from typing import Any
 
 import pytest
 
-from tests.golden.mutants import changed
 from tests.golden.test_sac_golden import MUTANTS
 from tests.learning.assembly import assemble
 from tests.soaking import heavy, soak
@@ -66,6 +65,5 @@ def test_sac_with_categorical_critics_learns_pendulum() -> None:
     ],
 )
 def test_sac_mutant_does_not_learn_pendulum(mistake: str) -> None:
-    (mutant,) = (mutant for mutant in MUTANTS if mutant.name == mistake)
-    with changed(mutant.function, mutant.change):
+    with MUTANTS[mistake].applied():
         assert pendulum(0) < -700

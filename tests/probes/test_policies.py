@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from rlcore.errors import UserError
-from tests.golden.mutants import wrong
+from tests.golden.test_ppo_golden import MUTANTS
 from tests.learning.assembly import Trainer, assemble
 from tests.probes import envs
 from tests.soaking import always, heavy
@@ -69,7 +69,7 @@ def test_ppo_cannot_learn_from_hidden_key() -> None:
 
 
 def test_ppo_with_wrong_advantage_sign_finds_worst_action() -> None:
-    with wrong("advantage of the wrong sign"):
+    with MUTANTS["advantage of the wrong sign"].applied():
         assert recent(signal("discrete", "box")) < 0.1
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.golden.mutants import wrong
+from tests.golden.test_ppo_golden import MUTANTS
 from tests.learning.assembly import assemble
 from tests.probes import envs  # noqa: F401  registers the environments
 from tests.soaking import always, heavy
@@ -62,7 +62,7 @@ TOLERANCES: dict[Probe, float] = {  # the right code stays below a fifth of thes
     countdown: 0.03,  # right: 0.002 to 0.005
     windfall: 1.0,  # right: 0.000
 }
-MISTAKES = {  # names in golden/mutants.py, with the error of the value
+MISTAKES = {  # names of mutants of PPO, with the error of the value
     "truncation as termination": endless,  # 5.4 to 5.6
     "reset rows counted": endless,  # 0.25: the reset brings no reward
     "termination as truncation": countdown,  # 1.9 to 2.3
@@ -81,5 +81,5 @@ def test_ppo_learns_known_values(probe: Probe) -> None:
 @pytest.mark.parametrize("name", MISTAKES)
 def test_mutant_misses_known_values(name: str) -> None:
     probe = MISTAKES[name]
-    with wrong(name):
+    with MUTANTS[name].applied():
         assert probe(0) > TOLERANCES[probe]

@@ -19,8 +19,8 @@ from rlcore.algorithms.dreamer.world_keys import MomentsConfig, PercentileConfig
 from rlcore.functional.noise import Drawn
 from rlcore.functional.scalars import TwoHot
 from rlcore.types import SingleProcess
-from tests.golden.dreamer_oracle import given_step
-from tests.golden.dreamer_v3_oracle import case_of
+from tests.golden.dreamers import given_step
+from tests.golden.test_dreamer_v3_golden import case_of
 
 
 def softmax(x: np.ndarray) -> np.ndarray:
@@ -129,7 +129,7 @@ def test_dreamer_v3_objectives_match_published_equations(variant: str, mix: floa
     Rλ_t = r_t + γ c_t ((1 - λ) v_t+1 + λ Rλ_t+1), weighted by the probability to get there; the target critic
     value is a second target (eq. 10). c is 0 or 1 as in the authors' code, or the probability as in their code of 2024.
     """
-    case, _ = case_of(v3, variant)
+    case = case_of(variant)
     learner, config = case.learner, case.learner.config
     head = dataclasses.replace(config.world_model.discount_model, imagined=ends)
     config = dataclasses.replace(config, world_model=dataclasses.replace(config.world_model, discount_model=head))

@@ -1,19 +1,11 @@
-"""Mutants of PPO: each wrong version fails the golden check that is named with it."""
+"""A change that does not apply to its function is refused."""
 
 from __future__ import annotations
 
 import pytest
 
-from rlcore.algorithms.on_policy.ppo import learner as ppo
-from tests.golden import oracle
-from tests.golden.mutants import MUTANTS, Mutant, changed, given, returned, swap
-
-
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.name)
-def test_golden_check_detects_ppo_mutant(mutant: Mutant) -> None:
-    check, *arguments = mutant.check  # test_ppo_golden.py checks that it passes on the correct code
-    with changed(mutant.function, mutant.change), pytest.raises(AssertionError):
-        getattr(oracle, check)(ppo, *arguments)
+from rlcore.algorithms.on_policy.ppo import learner  # noqa: F401  the functions that are changed
+from tests.golden.mutants import changed, given, returned, swap
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,10 @@
-"""Parts of the checks of Dreamers against SheepRL: names of weights, learners, comparisons."""
+"""Checks of Dreamers against SheepRL: names of weights, learners, comparisons, and mutants of all versions."""
 
 from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -13,15 +14,15 @@ from torch import Tensor
 
 from flows.config.compose import compose
 from rlcore.algorithms.dreamer.rssm import ModelState
-from rlcore.config.build import build
-from rlcore.config.groups import DistributionConfig, EnvConfig, RunConfig
 from rlcore.functional.noise import Drawn
 from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
-from rlcore.train.fabric import FabricRanks
-from rlcore.types import Batch, Context, Trajectory
-from tests.golden.oracle import fabric
+from rlcore.types import Batch, Trajectory
+from tests.golden.fixtures import part, tensors
+from tests.golden.mutants import Mutant, swap
+from tests.learning.assembly import context
 
 TOLERANCE = 1e-5
+Check = Callable[[], None]
 BOX = ActionSpec("Box", (2,), "float32", low=(-1.0, -1.0), high=(1.0, 1.0))
 PLACES = {  # names of SheepRL's MLPs -> ours
     r"encoder\.mlp_encoder\.model": "encoder.mlp",
@@ -113,13 +114,8 @@ def make_parts(module: ModuleType, typed: list[str], nvec: tuple[int, ...], side
     """Return learner, buffer and plan as in a run."""
     obs = {"rgb": ArraySpec((3, side, side), "uint8", kind="image"), "state": ArraySpec((4,), "float32")}
     action = ActionSpec("MultiDiscrete", (len(nvec),), "int64", nvec=nvec, start=(0,) * len(nvec)) if nvec else BOX
-    spec, tree, made = EnvSpec("Golden-v0", obs, action), compose(typed)[1], fabric("64-true")
-    run = RunConfig(
-        algo=build(module.Config, tree["algo"], "algo."),
-        env=EnvConfig(id=spec.id, num_envs=1),
-        distribution=DistributionConfig(type=tree["distribution"]["type"]),
-    )
-    return module.build(Context(run, spec, made, FabricRanks(made), num_envs=1))
+    spec, tree = EnvSpec("Golden-v0", obs, action), compose(typed)[1]
+    return module.build(context(tree["algo"], spec, 1, precision="64-true", distribution=tree["distribution"]["type"]))
 
 
 def type_keys(changes: dict[str, Any]) -> list[str]:
@@ -136,17 +132,34 @@ def given_step(learner: Any, batch: Batch) -> tuple[Any, ...]:
 
 
 class Case(NamedTuple):
-    """One batch of SheepRL: a learner with its weights, the noise of its samples, and its gradients and metrics."""
+    """One batch of SheepRL: a learner with its weights, the noise of its samples, and its results.
+
+    Attributes:
+        learner: with SheepRL's weights.
+        parts: its modules by SheepRL's names.
+        batch: input of an update.
+        noise: of SheepRL's samples, in the order in which a gradient step draws it.
+        gradients: of world, actor and critic.
+        content: the golden values of the variant.
+    """
 
     learner: Any
     parts: dict[str, Any]
     batch: Batch
-    noise: dict[str, Tensor]  # in the order in which a gradient step draws it
+    noise: dict[str, Tensor]
     gradients: dict[str, dict[str, Tensor]]
-    metrics: dict[str, np.ndarray]
+    content: dict[str, np.ndarray]
+
+    @property
+    def metrics(self) -> dict[str, np.ndarray]:
+        return part(self.content, "metrics/")
 
     def check_losses(self) -> tuple[Any, Any]:
-        """Check losses, gradients and metrics against SheepRL; return inputs of the step and outputs of the actor."""
+        """Check losses, gradients, metrics, λ-returns and weights against SheepRL.
+
+        Returns:
+            (inputs of the gradient step, outputs of the actor's objective).
+        """
         learner, step = self.learner, given_step(self.learner, self.batch)
         model = learner.model_loss(step[0], Drawn(iter([self.noise["observed"]])))
         imagined = Drawn(iter([self.noise["action"], self.noise["imagined"]]))
@@ -157,6 +170,9 @@ class Case(NamedTuple):
         logged = found[0][2] | found[1][2] | found[2][2]
         for name, expected in self.metrics.items():
             near(name, logged[name], expected)
+        returns, weight = policy[3]["returns"], policy[3]["weight"]
+        near("λ-returns", returns, self.content["returns"].squeeze(-1))
+        near("weights", weight, self.content["discount"].squeeze(-1)[: len(self.content["returns"])])
         return step, policy[3]
 
     def check_update(self, policy_steps: int, amount: float | None) -> None:
@@ -167,14 +183,44 @@ class Case(NamedTuple):
         learner.noise, learner.updates = Drawn(iter(self.noise.values())), 1  # after the copy of the target critic
         found = learner.update(dataclasses.replace(self.batch, policy_steps=policy_steps), np.random.default_rng(0))
         expected: dict[str, Any] = dict(self.metrics)
-        for name, part in (("world_model", "world"), ("actor", "actor"), ("critic", "critic")):
-            own = [self.gradients[part][key].flatten() for key, _ in self.parts[part].named_parameters()]
+        for name, place in (("world_model", "world"), ("actor", "actor"), ("critic", "critic")):
+            own = [self.gradients[place][key].flatten() for key, _ in self.parts[place].named_parameters()]
             expected[f"Grads/{name}"] = torch.cat(own).norm()
         if amount is not None:
             expected["Params/exploration_amount"] = amount
         assert found.keys() == expected.keys(), found.keys() ^ expected.keys()
         for name, value in expected.items():
             near(name, found[name], value)
+
+
+def make_case(
+    learner: Any,
+    content: dict[str, np.ndarray],
+    nvec: tuple[int, ...],
+    ours: Callable[..., Any],
+    *,
+    rolled: bool = True,
+) -> Case:
+    """Load SheepRL's weights into a learner and return the case of one variant.
+
+    Args:
+        learner: its weights are replaced.
+        content: the golden values of the variant.
+        nvec: choices of the actions; () for continuous ones.
+        ours: return weights or gradients of one part under our names.
+        rolled: SheepRL stores actions with the observation that they led to.
+    """
+    behavior = learner.behavior
+    parts = {"world": learner.agent.world, "actor": learner.agent.actor, "critic": behavior.critic}
+    gradients = {name: ours(name, part(content, f"gradients/{name}/")) for name in parts}
+    if part(content, "weights/target/"):
+        parts["target"] = behavior.target_critic
+    for name, module in parts.items():
+        module.load_state_dict(ours(name, part(content, f"weights/{name}/")))
+    rows = part(content, "batch/")
+    if rolled:
+        rows["actions"] = np.roll(rows["actions"], -1, 0)
+    return Case(learner, parts, batch_of(rows, nvec), noise_of(content, nvec), gradients, content)
 
 
 def compare_gradients(name: str, module: torch.nn.Module, found: Any, expected: dict[str, Tensor]) -> None:
@@ -197,9 +243,9 @@ def near(what: str, found: Tensor, expected: Any, within: float = TOLERANCE) -> 
     assert gap < within, f"{what} differs by {gap:.1e}"
 
 
-def noise_of(content: dict[str, np.ndarray], nvec: tuple[int, ...], horizon: int) -> dict[str, Tensor]:
+def noise_of(content: dict[str, np.ndarray], nvec: tuple[int, ...]) -> dict[str, Tensor]:
     """Return the noise of SheepRL's samples in the order in which our gradient step draws it."""
-    count = content["returns"].shape[1]
+    horizon, count = content["noise/imagined"].shape[:2]
     return {
         "observed": torch.from_numpy(content["noise/observed"]),
         "action": noise_of_actions(content, nvec, horizon, count),
@@ -220,7 +266,7 @@ def noise_of_actions(content: dict[str, np.ndarray], nvec: tuple[int, ...], hori
 
 def batch_of(given: dict[str, np.ndarray], nvec: tuple[int, ...]) -> Batch:
     """Return rows [L, N] as a replay buffer gives them."""
-    held = {key: torch.from_numpy(value) for key, value in given.items()}
+    held = tensors(given)
     flags = {key: held[key].squeeze(-1).bool() for key in ("terminated", "is_first")}
     said = held["actions"]
     if nvec:
@@ -231,3 +277,30 @@ def batch_of(given: dict[str, np.ndarray], nvec: tuple[int, ...]) -> Batch:
     obs = {key: held[key] for key in ("rgb", "state") if key in held}
     steps = Trajectory(obs, said, reward, flags["terminated"], cut, flags["is_first"])
     return Batch(steps, steps, 0)
+
+
+def of_all(model_loss: str, few: Check, ends: Check, update: Check) -> dict[str, Mutant]:
+    """Return the mutants of one version: of the state, of the rows that predict it, and of returns.
+
+    Args:
+        model_loss: the function with the loss of the world model.
+        few: check with discrete actions, which detects most mutants.
+        ends: check with a continue head, on rows that are terminated and truncated.
+        update: check of a whole update.
+    """
+    segment = "Segment(steps.obs, before, is_first, steps.reward, steps.terminated)"
+    rows, opens = "segment_of", "open_at_first_row"
+    return {
+        "state not forgotten": Mutant("RSSM._move", swap("torch.where(A, B, C)", "C"), few),
+        "action before not forgotten": Mutant("RSSM._move", swap("prev_action.masked_fill(A, 0)", "prev_action"), few),
+        "reward one step early": Mutant(
+            rows, swap(segment, segment.replace("steps.reward", "steps.reward.roll(-1, 0)")), few
+        ),
+        "action one step late": Mutant(opens, swap("torch.cat([A, action[:-1]])", "action"), few),
+        "truncation as end": Mutant(
+            rows, swap(segment, segment.replace("steps.terminated", "(steps.terminated | steps.truncated)")), ends
+        ),
+        "ends taught as going on": Mutant(model_loss, swap("~batch.terminated", "batch.terminated"), ends),
+        "λ-return ends without a value": Mutant("lambda_return", swap("discount[-1:]", "0 * discount[-1:]"), few),
+        "norm of another": Mutant("DreamerBehavior.train", swap("actor.norm", "critic.norm"), update),
+    }
