@@ -1,39 +1,29 @@
 """Write the golden values of PPO: results of Stable-Baselines3 for inputs that use every branch of the loss.
 
-Run in a separate environment; the tests read only the files that this script writes into its folder:
-
-    python3.11 -m venv /tmp/oracle
-    /tmp/oracle/bin/pip install stable-baselines3==2.9.2 torch==2.13.0 --extra-index-url https://download.pytorch.org/whl/cpu
-    /tmp/oracle/bin/python tests/golden/make_fixtures.py
-
-The script writes three kinds of files:
-
     ppo_<actions>.npz   weights before and after PPO.train() on an injected buffer, minibatch order given, in float64
     ppo_rollout.npz     the same from raw rewards, so that the advantages are those of Stable-Baselines3 too
     gae.npz             RolloutBuffer.compute_returns_and_advantage over terminated, truncated and open episodes
 
-Where Stable-Baselines3 has no such option (value clipping by the maximum of both losses, dual clip, summed gradients,
-summed loss) the oracle is `closed_form_update` below, which must agree with PPO.train() to 1e-13 before anything is
-written.
+Stable-Baselines3 has no value clipping by the maximum of both losses, no dual clip, and no summed gradients or losses.
+The golden values of these options are those of `closed_form_update`, which must agree with PPO.train() to 1e-13 before
+anything is written.
 """
 
 from __future__ import annotations
 
-import json
-import platform
-import warnings
-from pathlib import Path
+from collections.abc import Mapping
+from typing import Any
 
-import gymnasium
 import numpy as np
-import stable_baselines3
 import torch
 from gymnasium import spaces
 from stable_baselines3 import PPO
-from stable_baselines3.common import policies
 from stable_baselines3.common.buffers import RolloutBuffer
 
-HERE = Path(__file__).parent
+from tests.golden.fixtures import tensors
+from tests.golden.makers.files import versions, write_arrays, write_settings
+from tests.golden.makers.sb3 import Blank, compute_in_float64, without_log
+
 OBS, UNITS, SAMPLES, EPOCHS = 4, 8, 200, 3
 ACTIONS = {
     "discrete": spaces.Discrete(5),
@@ -65,18 +55,12 @@ VARIANTS = {
     "accumulate": {"accumulate": 2},
     "sum": {"reduction": "sum", "max_grad_norm": 0.0},
 }
+OBSERVATIONS = spaces.Box(-10.0, 10.0, (OBS,), np.float32)
+LOGGED = {
+    "policy_loss": "policy_gradient_loss",
+    **{name: name for name in ("value_loss", "entropy_loss", "clip_fraction")},
+}
 ONLY_CLOSED_FORM = ("clip_vloss", "dual_clip", "accumulate", "sum")
-
-
-class Blank(gymnasium.Env):
-    """Environment with spaces that is never stepped."""
-
-    def __init__(self, action_space: spaces.Space) -> None:
-        self.observation_space = spaces.Box(-10.0, 10.0, (OBS,), np.float32)
-        self.action_space = action_space
-
-    def reset(self, *, seed=None, options=None):
-        return np.zeros(OBS, np.float32), {}
 
 
 class Order:
@@ -95,7 +79,7 @@ def make_model(action_space: spaces.Space, setting: dict, weights: dict | None =
     """Return SB3's PPO in float64 with separate tanh networks for policy and value."""
     model = PPO(
         "MlpPolicy",
-        Blank(action_space),
+        Blank(OBSERVATIONS, action_space),
         n_steps=samples,
         batch_size=setting["batch_size"],
         n_epochs=EPOCHS,
@@ -117,9 +101,8 @@ def make_model(action_space: spaces.Space, setting: dict, weights: dict | None =
             for parameter in model.policy.parameters():
                 parameter += 0.3 * torch.randn(parameter.shape, generator=noise, dtype=torch.float64)
     else:
-        model.policy.load_state_dict({name: torch.from_numpy(value) for name, value in weights.items()})
-    model.set_logger(stable_baselines3.common.logger.Logger(None, []))
-    return model
+        model.policy.load_state_dict(tensors(weights))
+    return without_log(model)
 
 
 def weights_of(model: PPO) -> dict[str, np.ndarray]:
@@ -164,13 +147,22 @@ def fill(model: PPO, samples: dict[str, np.ndarray]) -> None:
     buffer.full = buffer.generator_ready = True
 
 
-def train(model: PPO, orders: np.ndarray) -> dict[str, np.ndarray]:
-    """Run SB3's PPO.train() with a given minibatch order; return its logged values and the gradient norms."""
+def call_train(model: Any, orders: np.ndarray, names: Mapping[str, str]) -> tuple[dict[str, np.ndarray], list[float]]:
+    """Run SB3's train() with a given minibatch order.
+
+    Args:
+        model: PPO or A2C.
+        orders: of each epoch.
+        names: our name -> SB3's name, of the logged values.
+
+    Returns:
+        (the logged values, the gradient norm of each step).
+    """
     norms: list[float] = []
     clip, permutation = torch.nn.utils.clip_grad_norm_, np.random.permutation
 
-    def record_norm(parameters, max_norm, *args, **kwargs):
-        norm = clip(parameters, max_norm, *args, **kwargs)
+    def record_norm(*args: Any, **kwargs: Any) -> torch.Tensor:
+        norm = clip(*args, **kwargs)
         norms.append(float(norm))
         return norm
 
@@ -180,19 +172,18 @@ def train(model: PPO, orders: np.ndarray) -> dict[str, np.ndarray]:
     finally:
         torch.nn.utils.clip_grad_norm_, np.random.permutation = clip, permutation
     logged = model.logger.name_to_value
-    return {
-        "policy_loss": np.float64(logged["train/policy_gradient_loss"]),
-        "value_loss": np.float64(logged["train/value_loss"]),
-        "entropy_loss": np.float64(logged["train/entropy_loss"]),
-        "clip_fraction": np.float64(logged["train/clip_fraction"]),
-        "grad_norm": np.float64(np.mean(norms)),
-        "steps": np.int64(len(norms)),
-    }
+    return {name: np.float64(logged[f"train/{theirs}"]) for name, theirs in names.items()}, norms
+
+
+def train(model: Any, orders: np.ndarray) -> dict[str, np.ndarray]:
+    """Run SB3's PPO.train(); return its logged values, the mean gradient norm, and the number of steps."""
+    logged, norms = call_train(model, orders, LOGGED)
+    return logged | {"grad_norm": np.float64(np.mean(norms)), "steps": np.int64(len(norms))}
 
 
 def closed_form_update(model: PPO, samples: dict, orders: np.ndarray, setting: dict) -> dict[str, np.ndarray]:
     """Update the policy of the model by the formulas of PPO, with the options that SB3 lacks."""
-    data = {name: torch.from_numpy(value) for name, value in samples.items()}
+    data = tensors(samples)
     parameters = list(model.policy.parameters())
     optimizer = torch.optim.Adam(parameters, lr=setting["lr"], eps=setting["eps"])
     logged, norms = [], []
@@ -265,7 +256,7 @@ def update_fixture(name: str) -> None:
             assert 0 < logged["steps"] < EPOCHS * 4, ("the KL stop is not active", logged["steps"])
         content |= {f"final/{variant}/{k}": v for k, v in weights_of(model).items()}
         content |= {f"logged/{variant}/{k}": np.asarray(v) for k, v in logged.items()}
-    np.savez_compressed(HERE / f"ppo_{name}.npz", **content)
+    write_arrays(f"ppo_{name}", content)
 
 
 def episodes(rng: np.random.Generator, length: int, envs: int) -> dict[str, np.ndarray]:
@@ -301,6 +292,17 @@ def advantages(data: dict[str, np.ndarray], last_value: np.ndarray, gamma: float
     return buffer
 
 
+def fill_rollout(
+    model: Any, data: dict[str, np.ndarray], last_value: np.ndarray, gamma: float, gae_lambda: float
+) -> None:
+    """Put transitions [T, B] with SB3's advantages into its buffer."""
+    buffer = advantages(data, last_value, gamma, gae_lambda)
+    rows = {name: data[name] for name in ("features", "action", "old_logprob")} | {"old_value": data["value"]}
+    rows |= {"advantage": buffer.advantages, "returns": buffer.returns}
+    kinds = {"action": np.int64}
+    fill(model, {k: v.reshape(-1, *v.shape[2:]).astype(kinds.get(k, np.float64)) for k, v in rows.items()})
+
+
 def gae_fixture() -> None:
     """Write advantages for several (γ, λ)."""
     rng = np.random.default_rng(23)
@@ -311,7 +313,7 @@ def gae_fixture() -> None:
     content["pairs"] = pairs
     for i, (gamma, gae_lambda) in enumerate(pairs):
         content[f"advantage/{i}"] = advantages(data, last_value, gamma, gae_lambda).advantages
-    np.savez_compressed(HERE / "gae.npz", **content)
+    write_arrays("gae", content)
 
 
 def rollout_fixture() -> None:
@@ -331,51 +333,32 @@ def rollout_fixture() -> None:
         _, logprob, _ = model.policy.evaluate_actions(flat, torch.from_numpy(action).flatten())
         last_value = model.policy.predict_values(torch.from_numpy(last_obs).double()).flatten().numpy()
     old_logprob = logprob.numpy().reshape(shape) + rng.normal(0, 0.35, shape)
-    buffer = advantages(data, last_value, 0.98, 0.9)
-    arrays = {"features": features, "action": action, "old_logprob": old_logprob, "old_value": data["value"]}
-    arrays |= {"advantage": buffer.advantages, "returns": buffer.returns}
-    fill(
-        model,
-        {k: v.reshape(-1, *v.shape[2:]).astype(np.int64 if k == "action" else np.float64) for k, v in arrays.items()},
-    )
+    rows = data | {"features": features, "action": action, "old_logprob": old_logprob}
+    fill_rollout(model, rows, last_value, 0.98, 0.9)
     orders = np.stack([rng.permutation(length * envs) for _ in range(EPOCHS)])
     train(model, orders)
-    content = (
-        data | {f"initial/{k}": v for k, v in initial.items()} | {f"final/{k}": v for k, v in weights_of(model).items()}
-    )
-    content |= {
-        "features": features,
-        "action": action,
-        "old_logprob": old_logprob,
-        "last_obs": last_obs,
-        "orders": orders,
-    }
-    np.savez_compressed(HERE / "ppo_rollout.npz", **content)
+    content = data | {f"initial/{k}": v for k, v in initial.items()}
+    content |= {f"final/{k}": v for k, v in weights_of(model).items()}
+    content |= {name: rows[name] for name in ("features", "action", "old_logprob")}
+    content |= {"last_obs": last_obs, "orders": orders}
+    write_arrays("ppo_rollout", content)
 
 
 def main() -> None:
-    """Write every fixture and the versions of its libraries."""
-    torch.set_num_threads(1)
-    warnings.filterwarnings("ignore", message=".*mini-batch size.*")  # short minibatches are intended
-    # SB3 casts observations to float32; the golden values must be more exact.
-    policies.preprocess_obs = lambda obs, *args, **kwargs: obs.double()
+    """Write every file and the settings."""
+    compute_in_float64()
     for name in ACTIONS:
         update_fixture(name)
     gae_fixture()
     rollout_fixture()
-    description = {
-        "stable_baselines3": stable_baselines3.__version__,
-        "torch": torch.__version__,
-        "numpy": np.__version__,
-        "gymnasium": gymnasium.__version__,
-        "python": platform.python_version(),
+    description = versions("stable_baselines3", "torch", "numpy", "gymnasium", "python") | {
         "common": COMMON,
         "variants": VARIANTS,
         "epochs": EPOCHS,
         "units": UNITS,
         "rollout": {"batch_size": 32, "gamma": 0.98, "gae_lambda": 0.9},
     }
-    (HERE / "fixtures.json").write_text(json.dumps(description, indent=2) + "\n")
+    write_settings("ppo", description)
 
 
 if __name__ == "__main__":

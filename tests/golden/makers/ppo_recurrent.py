@@ -1,11 +1,5 @@
 """Write the golden values of recurrent PPO: results of sb3-contrib's RecurrentPPO.train() for one rollout.
 
-Run it in the environment of make_fixtures.py (described in its docstring), with sb3-contrib of the same
-version:
-
-    /tmp/oracle/bin/pip install sb3-contrib==2.9.2
-    /tmp/oracle/bin/python -m tests.golden.make_recurrent_fixtures
-
     recurrent_<actions>.npz     a rollout of LENGTH rows in our alignment, with episode ends inside sequences; for every
                                 variant the weights after EPOCHS epochs in float64; losses and gradients of each of the
                                 first epoch's minibatches
@@ -19,21 +13,17 @@ is no input of its policy: it is appended to the observation, 0 where an episode
 from __future__ import annotations
 
 import itertools
-import json
-import platform
-import warnings
 from typing import Any
 
 import numpy as np
-import sb3_contrib
 import torch
 from gymnasium import spaces
 from sb3_contrib import RecurrentPPO
 from sb3_contrib.common.recurrent.type_aliases import RNNStates
-from stable_baselines3.common import policies
-from stable_baselines3.common.logger import Logger
 
-from tests.golden.make_fixtures import ACTIONS, COMMON, EPOCHS, HERE, OBS, UNITS, Blank, advantages, train, weights_of
+from tests.golden.makers.files import versions, write_arrays, write_settings
+from tests.golden.makers.ppo import ACTIONS, COMMON, EPOCHS, OBS, UNITS, advantages, train, weights_of
+from tests.golden.makers.sb3 import Blank, compute_in_float64, without_log
 
 LENGTH, ENVS, GAMMA, LAMBDA = 26, 3, 0.98, 0.9
 ENDS = (  # environment -> row of an episode's last observation -> whether it terminated (otherwise truncated)
@@ -72,9 +62,8 @@ def encode(space: spaces.Space, action: np.ndarray) -> np.ndarray:
 
 def make_model(space: spaces.Space, setting: dict[str, Any], weights: dict[str, np.ndarray] | None = None) -> Any:
     """Return RecurrentPPO in float64 with one LSTM for actor and critic."""
-    env = Blank(space)
     size = OBS + encode(space, np.zeros((1, len(np.atleast_1d(space.sample()))), np.int64)).shape[-1]
-    env.observation_space = spaces.Box(-10.0, 10.0, (size,), np.float32)
+    env = Blank(spaces.Box(-10.0, 10.0, (size,), np.float32), space)
     kinds = {"net_arch": [UNITS, UNITS], "lstm_hidden_size": UNITS, "optimizer_kwargs": {"eps": setting["eps"]}}
     how = {name: setting[name] for name in ("ent_coef", "vf_coef")}
     how |= {"clip_range": setting["clip_coef"], "max_grad_norm": setting["max_grad_norm"] or float("inf")}
@@ -92,8 +81,7 @@ def make_model(space: spaces.Space, setting: dict[str, Any], weights: dict[str, 
     else:
         policy.load_state_dict({name: torch.from_numpy(weights[actors(name)]) for name in policy.state_dict()})
     policy.optimizer = torch.optim.Adam(policy.parameters(), lr=setting["lr"], eps=setting["eps"])
-    model.set_logger(Logger(None, []))
-    return model
+    return without_log(model)
 
 
 def actors(name: str) -> str:
@@ -224,28 +212,22 @@ def fixture(name: str) -> None:
         content |= {f"loss/{k}/{name}": value for name, value in train(model, []).items() if name.endswith("loss")}
         for parameter, value in model.policy.named_parameters():
             content[f"gradient/{k}/{parameter}"] = value.grad.numpy()
-    np.savez_compressed(HERE / f"recurrent_{name}.npz", **content)
+    write_arrays(f"recurrent_{name}", content)
 
 
 def main() -> None:
-    """Write every fixture and the versions of its libraries."""
-    torch.set_num_threads(1)
-    warnings.filterwarnings("ignore", message=".*mini-batch.*")
-    policies.preprocess_obs = lambda obs, *args, **kwargs: obs.double()  # SB3 casts observations to float32
+    """Write every file and the settings."""
+    compute_in_float64()
     for name in ACTIONS:
         fixture(name)
-    made = {
-        "sb3_contrib": sb3_contrib.__version__,
-        "torch": torch.__version__,
-        "numpy": np.__version__,
-        "python": platform.python_version(),
+    description = versions("sb3_contrib", "torch", "numpy", "python") | {
         "variants": VARIANTS,
         "sequence_lengths": {"parts": 9, "whole": None},
         "minibatches": MINIBATCHES,
         "gamma": GAMMA,
         "gae_lambda": LAMBDA,
     }
-    (HERE / "recurrent_fixtures.json").write_text(json.dumps(made, indent=2) + "\n")
+    write_settings("recurrent", description)
 
 
 if __name__ == "__main__":

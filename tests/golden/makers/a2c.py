@@ -1,29 +1,25 @@
 """Write the golden values of A2C: results of Stable-Baselines3's A2C.train() for the inputs of PPO's fixtures.
 
-Run it after make_fixtures.py and in the same environment (described in its docstring):
-
-    /tmp/oracle/bin/python -m tests.golden.make_a2c_fixtures
-
-    a2c_<actions>.npz   weights after STEPS calls of A2C.train(), one optimizer step each, on the injected samples of
-                        ppo_<actions>.npz from its initial weights, in float64: several calls, so that the optimizer
-                        state is used; losses and gradient norm of the last one
-    a2c_rollout.npz     weights after one call on the rollout of ppo_rollout.npz, from raw rewards on, with λ = 1
+a2c_<actions>.npz   weights after STEPS calls of A2C.train(), one optimizer step each, on the injected samples of
+                    ppo_<actions>.npz from its initial weights, in float64: several calls, so that the optimizer
+                    state is used; losses and gradient norm of the last one
+a2c_rollout.npz     weights after one call on the rollout of ppo_rollout.npz, from raw rewards on, with λ = 1
 """
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import numpy as np
-import stable_baselines3
 import torch
 from gymnasium import spaces
 from stable_baselines3 import A2C
-from stable_baselines3.common import policies
 from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
 
-from tests.golden.make_fixtures import ACTIONS, HERE, SAMPLES, UNITS, Blank, Order, advantages, fill, weights_of
+from tests.golden.fixtures import arrays, part, tensors
+from tests.golden.makers.files import versions, write_arrays, write_settings
+from tests.golden.makers.ppo import ACTIONS, OBSERVATIONS, SAMPLES, UNITS, call_train, fill, fill_rollout, weights_of
+from tests.golden.makers.sb3 import Blank, compute_in_float64, without_log
 
 STEPS = 3
 CLASSES = {"rmsprop_tf": RMSpropTFLike, "adam": torch.optim.Adam, "sgd": torch.optim.SGD}
@@ -65,7 +61,7 @@ def make_model(action_space: spaces.Space, setting: dict[str, Any], weights: dic
         networks |= {"optimizer_class": CLASSES[name], "optimizer_kwargs": keys}
     model = A2C(
         "MlpPolicy",
-        Blank(action_space),
+        Blank(OBSERVATIONS, action_space),
         n_steps=samples,
         learning_rate=lr,
         ent_coef=setting["ent_coef"],
@@ -77,41 +73,20 @@ def make_model(action_space: spaces.Space, setting: dict[str, Any], weights: dic
         **how,
     )
     model.policy.double()
-    model.policy.load_state_dict({name: torch.from_numpy(value) for name, value in weights.items()})
-    model.set_logger(stable_baselines3.common.logger.Logger(None, []))
-    return model
+    model.policy.load_state_dict(tensors(weights))
+    return without_log(model)
 
 
 def train(model: A2C, samples: int) -> dict[str, np.ndarray]:
     """Run SB3's A2C.train() on samples in their order; return its logged values and the gradient norm."""
-    norms: list[float] = []
-    clip, permutation = torch.nn.utils.clip_grad_norm_, np.random.permutation
-
-    def record_norm(*args: Any, **kwargs: Any) -> torch.Tensor:
-        norm = clip(*args, **kwargs)
-        norms.append(float(norm))
-        return norm
-
-    torch.nn.utils.clip_grad_norm_, np.random.permutation = record_norm, Order(np.arange(samples)[None])
-    try:
-        model.train()
-    finally:
-        torch.nn.utils.clip_grad_norm_, np.random.permutation = clip, permutation
-    (norm,) = norms
-    losses = {
-        name: model.logger.name_to_value[f"train/{name}"] for name in ("policy_loss", "value_loss", "entropy_loss")
-    }
-    return {name: np.float64(value) for name, value in (losses | {"grad_norm": norm}).items()}
-
-
-def part(content: Any, prefix: str) -> dict[str, np.ndarray]:
-    """Return the arrays whose name has this prefix, without it."""
-    return {name.removeprefix(prefix): content[name] for name in content if name.startswith(prefix)}
+    names = {name: name for name in ("policy_loss", "value_loss", "entropy_loss")}
+    logged, (norm,) = call_train(model, np.arange(samples)[None], names)
+    return logged | {"grad_norm": np.float64(norm)}
 
 
 def update_fixture(name: str) -> None:
     """Write weights after STEPS updates of every variant, for one kind of action."""
-    given = np.load(HERE / f"ppo_{name}.npz")
+    given = arrays(f"ppo_{name}")
     content: dict[str, np.ndarray] = {}
     for variant, changes in VARIANTS.items():
         setting = COMMON | changes
@@ -122,43 +97,34 @@ def update_fixture(name: str) -> None:
             assert all(each["grad_norm"] > setting["max_grad_norm"] for each in logged), "the clip is not active"
         content |= {f"final/{variant}/{k}": v for k, v in weights_of(model).items()}
         content |= {f"logged/{variant}/{k}": v for k, v in logged[-1].items()}
-    np.savez_compressed(HERE / f"a2c_{name}.npz", **content)
+    write_arrays(f"a2c_{name}", content)
 
 
 def rollout_fixture() -> None:
     """Write advantages and results of SB3's A2C.train() from raw rewards on one rollout with episode ends inside."""
-    data = dict(np.load(HERE / "ppo_rollout.npz"))
+    data = arrays("ppo_rollout")
     length, envs = data["reward"].shape
     model = make_model(ACTIONS["discrete"], COMMON, part(data, "initial/"), length * envs)
     with torch.no_grad():
         last_value = model.policy.predict_values(torch.from_numpy(data["last_obs"]).double()).flatten().numpy()
-    buffer = advantages(data, last_value, **ROLLOUT)
-    arrays = {"features": data["features"], "action": data["action"], "old_logprob": data["old_logprob"]}
-    arrays |= {"old_value": data["value"], "advantage": buffer.advantages, "returns": buffer.returns}
-    kinds = {"action": np.int64}
-    fill(model, {k: v.reshape(-1, *v.shape[2:]).astype(kinds.get(k, np.float64)) for k, v in arrays.items()})
+    fill_rollout(model, data, last_value, **ROLLOUT)
     train(model, length * envs)
-    np.savez_compressed(HERE / "a2c_rollout.npz", **{f"final/{k}": v for k, v in weights_of(model).items()})
+    write_arrays("a2c_rollout", {f"final/{k}": v for k, v in weights_of(model).items()})
 
 
 def main() -> None:
-    """Write every fixture and its settings."""
-    torch.set_num_threads(1)
-    # SB3 casts observations to float32; the golden values must be more exact.
-    policies.preprocess_obs = lambda obs, *args, **kwargs: obs.double()
+    """Write every file and the settings."""
+    compute_in_float64()
     for name in ACTIONS:
         update_fixture(name)
     rollout_fixture()
-    description = {
-        "stable_baselines3": stable_baselines3.__version__,
-        "torch": torch.__version__,
-        "numpy": np.__version__,
+    description = versions("stable_baselines3", "torch", "numpy") | {
         "common": COMMON,
         "variants": VARIANTS,
         "steps": STEPS,
         "rollout": ROLLOUT,
     }
-    (HERE / "a2c_fixtures.json").write_text(json.dumps(description, indent=2) + "\n")
+    write_settings("a2c", description)
 
 
 if __name__ == "__main__":
