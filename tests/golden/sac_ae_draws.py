@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import zlib
-from pathlib import Path
 
 import numpy as np
 
-HERE = Path(__file__).parent
 SIDE, FRAMES, VECTOR, ACTIONS, UNITS, FEATURES, BATCH, STEPS = 16, 2, 3, 2, 8, 5, 12, 6
 GAMMA, TAU, ENCODER_TAU, ALPHA, LR, EPS = 0.97, 0.1, 0.3, 0.3, 1e-3, 1e-6
 L2, DECAY = 0.5, 0.02  # large enough to change the weights visibly

@@ -1,6 +1,6 @@
 """Messages, keys, spaces and episodes match those of DIAMBRA's client and SheepRL's wrapper on the test engine.
 
-The expected values are written by `make_diambra_fixtures`.
+The expected values are written by `tests.golden.makers.diambra`.
 """
 
 from __future__ import annotations

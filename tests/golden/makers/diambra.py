@@ -5,7 +5,7 @@ Run with a Python that has SheepRL 0.8.4, and DIAMBRA's packages, which require 
     pip install --no-deps --target PEER diambra==0.0.20 diambra-arena==2.2.7 diambra-engine==2.2.4
     pip install --no-deps --target PEER dacite inputs screeninfo
     .venv/bin/python -m tests.diambra_engine 1       prints the address of an engine, and ends with its input
-    DIAMBRA_ENVS=ADDRESS PYTHONPATH=PEER:. PYTHON -m tests.golden.make_diambra_fixtures
+    DIAMBRA_ENVS=ADDRESS PYTHONPATH=PEER:. PYTHON -m tests.golden.makers.diambra
 
 The engine is that of the tests: the file shows that our client and the original exchange the same messages.
 """
@@ -15,7 +15,6 @@ from __future__ import annotations
 import hashlib
 import json
 import warnings
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,8 +23,7 @@ from gymnasium.utils.seeding import np_random
 from sheeprl.envs.diambra import DiambraWrapper
 
 from tests.golden.diambra_cases import CASES, SEEDS, STEPS, digest, scripted
-
-FILE = Path(__file__).parent / "diambra.json"
+from tests.golden.makers.files import lines, write_text
 
 
 def example_messages() -> dict[str, str]:
@@ -120,6 +118,5 @@ def play(case: dict[str, Any]) -> dict[str, Any]:
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
     episodes = {name: play(case) for name, case in CASES.items()}
-    lines = [f"{json.dumps(name)}: {json.dumps(case)}" for name, case in episodes.items()]
-    body = ",\n".join(lines)
-    FILE.write_text(f'{{"messages": {json.dumps(example_messages(), indent=1)},\n"episodes": {{\n{body}\n}}}}\n')
+    messages = json.dumps(example_messages(), indent=1)
+    write_text("diambra", f'{{"messages": {messages},\n"episodes": {lines(episodes)}}}\n')

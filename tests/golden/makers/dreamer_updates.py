@@ -1,8 +1,4 @@
-"""Count the gradient steps of SheepRL 0.8.4's Dreamers by its own schedule for test_dreamer_updates.py.
-
-python3.11 -m venv /tmp/oracle
-/tmp/oracle/bin/pip install torch==2.13.0 sheeprl==0.8.4
-/tmp/oracle/bin/python -m tests.golden.make_dreamer_updates
+"""Count the gradient steps of SheepRL's Dreamers by its own schedule for test_dreamer_updates.py.
 
 dreamer_updates.json        "planned": for an `exp` and a number of ranks, [policy steps, gradient steps of a rank]
                             at the first training, at eight points and at the end; "done": of whole runs with `SMALL`
@@ -10,18 +6,18 @@ dreamer_updates.json        "planned": for an `exp` and a number of ranks, [poli
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import tempfile
 import warnings
 from pathlib import Path
 
-import hydra
 import torch
 from sheeprl.utils.utils import off_policy_schedule
 
-HERE = Path(__file__).parent
+from tests.golden.makers.files import lines, write_text
+from tests.golden.makers.sheeprl_configs import compose
+
 EXPS = tuple(f"dreamer_v{version}{kind}" for version in (1, 2, 3) for kind in ("", "_benchmarks"))
 PLACES = 8
 # Lengths and ratios of the runs by preset; everything else is that of the preset.
@@ -49,8 +45,7 @@ SMALL = {
 
 def count_planned(exp: str, ranks: int) -> list[list[int]]:
     """Return the gradient steps of a rank after the policy steps, as `main` of every Dreamer computes them."""
-    with hydra.initialize_config_module("sheeprl.configs", version_base="1.3"):
-        config = hydra.compose("config", [f"exp={exp}"])
+    config = compose(exp)
     row = config.env.num_envs * ranks
     iterations = int(config.algo.total_steps // row)
     with warnings.catch_warnings():
@@ -80,11 +75,7 @@ def count_done(exp: str) -> int:
 def main() -> None:
     plans = {exp: {ranks: count_planned(exp, ranks) for ranks in (1, 2)} for exp in EXPS}
     runs = {exp: {"algo": SMALL[exp], "gradient_steps": count_done(exp)} for exp in SMALL}
-    parts = []
-    for name, counts in (("planned", plans), ("done", runs)):
-        rows = [f"{json.dumps(exp)}: {json.dumps(found)}" for exp, found in counts.items()]
-        parts.append(f"{json.dumps(name)}: {{\n" + ",\n".join(rows) + "\n}")
-    (HERE / "dreamer_updates.json").write_text("{" + ", ".join(parts) + "}\n")
+    write_text("dreamer_updates", f'{{"planned": {lines(plans)}, "done": {lines(runs)}}}\n')
 
 
 if __name__ == "__main__":

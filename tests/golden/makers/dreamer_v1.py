@@ -1,8 +1,4 @@
-"""Write the golden values of Dreamer V1: losses of SheepRL 0.8.4 for given weights, one batch and its samples.
-
-python3.11 -m venv /tmp/oracle
-/tmp/oracle/bin/pip install torch==2.13.0 sheeprl==0.8.4
-/tmp/oracle/bin/python -m tests.golden.make_dreamer_v1_fixtures
+"""Write the golden values of Dreamer V1: losses of SheepRL for given weights, one batch and its samples.
 
 dreamer_v1.npz              for every variant: weights, batch, the noise equivalent to its samples, and all losses,
                             λ-returns and gradients, before clipping, in float64; written as float32
@@ -11,14 +7,11 @@ dreamer_v1_fixtures.json    overrides of each variant, under SheepRL's and our n
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import numpy as np
 import torch
-from gymnasium import spaces
 from lightning.fabric import Fabric
 from sheeprl.algos.dreamer_v1 import agent as theirs
 from sheeprl.algos.dreamer_v1.dreamer_v1 import actor_loss, imagine, value_loss_fn, world_model_loss
@@ -31,10 +24,22 @@ from torch.distributions import (
     TransformedDistribution,
 )
 
-from tests.golden.make_dreamer_v2_fixtures import draw_squashed, pictures
-from tests.golden.sheeprl_dreamers import HORIZON, Samples, batch, compose, disturb, entries, leaves, noise_of, stored
+from tests.golden.makers.sheeprl_dreamers import (
+    HORIZON,
+    Samples,
+    batch,
+    build,
+    compose,
+    count,
+    draw_squashed,
+    leaves,
+    named_metrics,
+    noise_of,
+    pictures,
+    results,
+    write,
+)
 
-HERE = Path(__file__).parent
 LATENTS = 3
 COMMON = {
     "algo.horizon": HORIZON,
@@ -83,12 +88,8 @@ def make(name: str, changes: dict[str, Any]) -> dict[str, np.ndarray]:
     nvec, keys = CHOICES.get(name, ()), COMMON | changes
     cfg = compose("dreamer_v1", keys | {"algo.cnn_keys.decoder": keys["algo.cnn_keys.encoder"]})
     data = batch(nvec, pictures)
-    obs_space = spaces.Dict({"rgb": spaces.Box(0, 255, (3, 64, 64), np.uint8), "state": spaces.Box(-1, 1, (4,))})
     fabric = Fabric(accelerator="cpu", devices=1, precision="64-true")
-    world, actor, critic, _ = theirs.build_agent(fabric, nvec or (2,), not nvec, cfg, obs_space)
-    for module in (world, actor, critic):
-        module.double()
-    disturb(world, actor, critic)
+    world, actor, critic = modules = build(theirs, cfg, nvec, fabric, 64)
     samples, model = Samples(), cfg.algo.world_model
     draws = (
         mock.patch.object(OneHotCategoricalStraightThrough, "rsample", lambda self, *_: samples.one_hot(self)),
@@ -125,24 +126,16 @@ def make(name: str, changes: dict[str, Any]) -> dict[str, np.ndarray]:
     trajectories, returns, discount = result
     policy_loss = actor_loss(discount * returns)
     value_loss = value_loss_fn(critic, trajectories, returns, discount)
-    metrics = {f"{'Loss' if key.endswith('loss') else 'State'}/{key}": value for key, value in found.items()}
-    metrics |= {"Loss/world_model_loss": loss, "Loss/policy_loss": policy_loss, "Loss/value_loss": value_loss}
-    modules = {"world": world, "actor": actor, "critic": critic}
-    content = entries(data, modules, {"world": loss, "actor": policy_loss, "critic": value_loss})
-    content |= {f"metrics/{key}": value for key, value in metrics.items()} | noise_of(observed, samples, nvec)
-    content |= {"returns": returns, "discount": discount}
     if not cfg.algo.cnn_keys.encoder:
-        del content["batch/rgb"]
-    return stored({f"{name}/{key}": value for key, value in content.items()}, nvec)
+        del data["rgb"]
+    others = named_metrics(found, loss, policy_loss, value_loss) | noise_of(observed, samples, nvec)
+    others |= {"returns": returns, "discount": discount}
+    return results(name, nvec, data, modules, (loss, policy_loss, value_loss), others)
 
 
-def count(exp: str, ends: bool) -> dict[str, int]:
-    """Return the number of parameters for images of 64 × 64 and 9 actions."""
+def count_preset(exp: str, ends: bool) -> dict[str, int]:
     keys = {"algo.mlp_keys.encoder": [], "algo.mlp_keys.decoder": [], "algo.world_model.use_continues": ends}
-    fabric, obs_space = Fabric(accelerator="cpu"), spaces.Dict({"rgb": spaces.Box(0, 255, (3, 64, 64), np.uint8)})
-    world, actor, critic, _ = theirs.build_agent(fabric, (9,), False, compose(exp, keys), obs_space)
-    parts = {"world_model": world, "actor": actor, "critic": critic}
-    return {name: sum(p.numel() for p in module.parameters()) for name, module in parts.items()}
+    return count(theirs, compose(exp, keys))
 
 
 def main() -> None:
@@ -150,18 +143,15 @@ def main() -> None:
     content: dict[str, np.ndarray] = {}
     for name, changes in VARIANTS.items():
         content |= make(name, changes)
-    np.savez_compressed(HERE / "dreamer_v1.npz", **content)
     names = ("dreamer_v1", "dreamer_v1_benchmarks")
     facts = {
         "common": COMMON,
         "variants": VARIANTS,
         "choices": CHOICES,
-        "sizes": {name: count(name, ends=name == "dreamer_v1") for name in names},
+        "sizes": {name: count_preset(name, ends=name == "dreamer_v1") for name in names},
         "presets": {name: leaves(name) for name in names},
-        "sheeprl": "0.8.4",
-        "torch": torch.__version__,
     }
-    (HERE / "dreamer_v1_fixtures.json").write_text(json.dumps(facts, indent=2) + "\n")
+    write("dreamer_v1", content, facts)
 
 
 if __name__ == "__main__":

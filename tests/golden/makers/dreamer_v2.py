@@ -1,8 +1,4 @@
-"""Write the golden values of Dreamer V2: losses of SheepRL 0.8.4 for given weights, one batch and its samples.
-
-python3.11 -m venv /tmp/oracle
-/tmp/oracle/bin/pip install torch==2.13.0 sheeprl==0.8.4
-/tmp/oracle/bin/python -m tests.golden.make_dreamer_v2_fixtures
+"""Write the golden values of Dreamer V2: losses of SheepRL for given weights, one batch and its samples.
 
 dreamer_v2.npz              for every variant: weights, batch, the noise equivalent to its samples, and all losses,
                             λ-returns and gradients, before clipping, in float64; written as float32
@@ -11,14 +7,11 @@ dreamer_v2_fixtures.json    overrides of each variant, under SheepRL's and our n
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import numpy as np
 import torch
-from gymnasium import spaces
 from lightning.fabric import Fabric
 from sheeprl.algos.dreamer_v2 import agent as theirs
 from sheeprl.algos.dreamer_v2.dreamer_v2 import actor_loss, critic_loss, imagine, world_model_loss
@@ -27,21 +20,22 @@ from sheeprl.utils.distribution import TruncatedStandardNormal
 from torch import Tensor
 from torch.distributions import Distribution, OneHotCategoricalStraightThrough, TransformedDistribution
 
-from tests.golden.sheeprl_dreamers import (
-    COUNT,
+from tests.golden.makers.sheeprl_dreamers import (
     HORIZON,
-    LENGTH,
     Samples,
     batch,
+    build,
     compose,
-    disturb,
-    entries,
+    count,
+    draw_squashed,
     leaves,
+    named_metrics,
     noise_of,
-    stored,
+    pictures,
+    results,
+    write,
 )
 
-HERE = Path(__file__).parent
 COMMON = {
     "algo.horizon": HORIZON,
     "algo.dense_units": 6,
@@ -87,28 +81,13 @@ def draw_truncated(samples: Samples) -> Any:
     return rsample
 
 
-def draw_squashed(samples: Samples) -> Any:
-    """Sample squashed normals and record the normal noise."""
-    return lambda self, *_: samples.normal(self.base_dist).tanh()
-
-
-def pictures(rng: torch.Generator) -> Tensor:
-    """Return images of squares with one color each, which compress well."""
-    small = torch.randint(256, (LENGTH, COUNT, 3, 4, 4), generator=rng)
-    return small.repeat_interleave(16, -1).repeat_interleave(16, -2)
-
-
 def make(name: str, changes: dict[str, Any]) -> dict[str, np.ndarray]:
     torch.manual_seed(3)
     nvec, keys = CHOICES.get(name, ()), COMMON | changes
     cfg = compose("dreamer_v2", keys | {"algo.cnn_keys.decoder": keys["algo.cnn_keys.encoder"]})
-    data, actions_dim = batch(nvec, pictures), nvec or (2,)
-    obs_space = spaces.Dict({"rgb": spaces.Box(0, 255, (3, 64, 64), np.uint8), "state": spaces.Box(-1, 1, (4,))})
+    data = batch(nvec, pictures)
     fabric = Fabric(accelerator="cpu", devices=1, precision="64-true")
-    world, actor, critic, target, _ = theirs.build_agent(fabric, actions_dim, not nvec, cfg, obs_space)
-    for module in (world, actor, critic, target):
-        module.double()
-    disturb(world, actor, critic, target)
+    world, actor, critic, target = modules = build(theirs, cfg, nvec, fabric, 64)
     samples, model = Samples(), cfg.algo.world_model
     draws = (
         mock.patch.object(OneHotCategoricalStraightThrough, "rsample", lambda self, *_: samples.one_hot(self)),
@@ -154,19 +133,15 @@ def make(name: str, changes: dict[str, Any]) -> dict[str, np.ndarray]:
         returns,
         discount,
         objective_mix=cfg.algo.actor.objective_mix,
-        actions_dim=actions_dim,
+        actions_dim=nvec or (2,),
         ent_coef=cfg.algo.actor.ent_coef,
     )
     value_loss = critic_loss(critic, trajectories, returns, discount)
-    metrics = {f"{'Loss' if key.endswith('loss') else 'State'}/{key}": value for key, value in found.items()}
-    metrics |= {"Loss/world_model_loss": loss, "Loss/policy_loss": policy_loss, "Loss/value_loss": value_loss}
-    modules = {"world": world, "actor": actor, "critic": critic, "target": target}
-    content = entries(data, modules, {"world": loss, "actor": policy_loss, "critic": value_loss})
-    content |= {f"metrics/{key}": value for key, value in metrics.items()} | noise_of(observed, samples, nvec)
-    content |= {"returns": returns, "discount": discount}
     if not cfg.algo.cnn_keys.encoder:
-        del content["batch/rgb"]
-    return stored({f"{name}/{key}": value for key, value in content.items()}, nvec)
+        del data["rgb"]
+    others = named_metrics(found, loss, policy_loss, value_loss) | noise_of(observed, samples, nvec)
+    others |= {"returns": returns, "discount": discount}
+    return results(name, nvec, data, modules, (loss, policy_loss, value_loss), others)
 
 
 def decayed() -> dict[str, np.ndarray]:
@@ -182,13 +157,8 @@ def decayed() -> dict[str, np.ndarray]:
     return {f"decay/{key}": value.detach().numpy() for key, value in found.items()}
 
 
-def count(exp: str) -> dict[str, int]:
-    """Return the number of parameters for images of 64 × 64 and 9 actions."""
-    cfg = compose(exp, {"algo.mlp_keys.encoder": [], "algo.mlp_keys.decoder": []})
-    fabric, obs_space = Fabric(accelerator="cpu"), spaces.Dict({"rgb": spaces.Box(0, 255, (3, 64, 64), np.uint8)})
-    world, actor, critic, *_ = theirs.build_agent(fabric, (9,), False, cfg, obs_space)
-    parts = {"world_model": world, "actor": actor, "critic": critic}
-    return {name: sum(p.numel() for p in module.parameters()) for name, module in parts.items()}
+def count_preset(exp: str) -> dict[str, int]:
+    return count(theirs, compose(exp, {"algo.mlp_keys.encoder": [], "algo.mlp_keys.decoder": []}))
 
 
 def main() -> None:
@@ -196,18 +166,15 @@ def main() -> None:
     content = decayed()
     for name, changes in VARIANTS.items():
         content |= make(name, changes)
-    np.savez_compressed(HERE / "dreamer_v2.npz", **content)
     names = ("dreamer_v2", "dreamer_v2_ms_pacman", "dreamer_v2_benchmarks", "dreamer_v2_crafter")
     facts = {
         "common": COMMON,
         "variants": VARIANTS,
         "choices": CHOICES,
-        "sizes": {name: count(name) for name in names},
+        "sizes": {name: count_preset(name) for name in names},
         "presets": {name: leaves(name) for name in names},
-        "sheeprl": "0.8.4",
-        "torch": torch.__version__,
     }
-    (HERE / "dreamer_v2_fixtures.json").write_text(json.dumps(facts, indent=2) + "\n")
+    write("dreamer_v2", content, facts)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,4 @@
-"""Write the golden values of Dreamer V3: losses of SheepRL 0.8.4 for given weights, one batch and its samples.
-
-python3.11 -m venv /tmp/oracle
-/tmp/oracle/bin/pip install torch==2.13.0 sheeprl==0.8.4
-/tmp/oracle/bin/python -m tests.golden.make_dreamer_v3_fixtures
+"""Write the golden values of Dreamer V3: losses of SheepRL for given weights, one batch and its samples.
 
 dreamer_v3.npz              for every variant: weights, batch, the noise equivalent to its samples, and all losses,
                             λ-returns and gradients, before clipping, in float64; written as float32
@@ -12,14 +8,11 @@ dreamer_v3_fixtures.json    overrides of each variant, under SheepRL's and our n
 from __future__ import annotations
 
 import functools
-import json
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import numpy as np
 import torch
-from gymnasium import spaces
 from lightning.fabric import Fabric
 from sheeprl.algos.dreamer_v3 import agent as theirs
 from sheeprl.algos.dreamer_v3.dreamer_v3 import actor_loss, critic_loss, imagine, world_model_loss
@@ -27,23 +20,23 @@ from sheeprl.algos.dreamer_v3.dreamer_v3 import world_model_loss_kwargs as kwarg
 from sheeprl.algos.dreamer_v3.utils import Moments
 from torch.distributions import Independent, OneHotCategoricalStraightThrough
 
-from tests.golden.sheeprl_dreamers import (
+from tests.golden.makers.sheeprl_dreamers import (
     COUNT,
     HORIZON,
     LENGTH,
     NVEC,
     Samples,
     batch,
+    build,
     compose,
-    disturb,
+    count,
     draw_normals,
-    entries,
     leaves,
     noise_of,
-    stored,
+    results,
+    write,
 )
 
-HERE = Path(__file__).parent
 COMMON = {
     "algo.horizon": HORIZON,
     "algo.dense_units": 6,
@@ -82,13 +75,8 @@ def make(name: str, changes: dict[str, Any]) -> dict[str, np.ndarray]:
     keys, discrete = COMMON | changes, bool(nvec)
     cfg = compose("dreamer_v3", keys | {"algo.cnn_keys.decoder": keys["algo.cnn_keys.encoder"], "env.screen_size": 16})
     data = batch(nvec, lambda rng: torch.randint(256, (LENGTH, COUNT, 3, 16, 16), generator=rng))
-    obs_space = spaces.Dict({"rgb": spaces.Box(0, 255, (3, 16, 16), np.uint8), "state": spaces.Box(-1, 1, (4,))})
     fabric = Fabric(accelerator="cpu", devices=1, precision="64-true")
-    actions_dim = nvec or (2,)
-    world, actor, critic, target, _ = theirs.build_agent(fabric, actions_dim, not discrete, cfg, obs_space)
-    for module in (world, actor, critic, target):
-        module.double()
-    disturb(world, actor, critic, target)
+    world, actor, critic, target = modules = build(theirs, cfg, nvec, fabric, 16)
     samples = Samples()
     one_hot = mock.patch.object(OneHotCategoricalStraightThrough, "rsample", lambda self, *_: samples.one_hot(self))
     with one_hot, mock.patch.object(Independent, "rsample", draw_normals(samples)):
@@ -113,36 +101,30 @@ def make(name: str, changes: dict[str, Any]) -> dict[str, np.ndarray]:
         scale,
         objective_mix=cfg.algo.actor.objective_mix,
         is_continuous=not discrete,
-        actions_dim=actions_dim,
+        actions_dim=nvec or (2,),
         ent_coef=cfg.algo.actor.ent_coef,
     )
     value_loss = critic_loss(critic, target, trajectories, returns, discount)
     metrics |= {"Loss/policy_loss": policy_loss, "Loss/value_loss": value_loss}
-    modules = {"world": world, "actor": actor, "critic": critic, "target": target}
-    found = entries(data, modules, {"world": loss, "actor": policy_loss, "critic": value_loss})
-    found |= {f"metrics/{key}": value for key, value in metrics.items()} | noise_of(observed, samples, nvec)
-    found |= {"returns": returns, "discount": discount, "low": moments.low, "high": moments.high}
-    return stored({f"{name}/{key}": value for key, value in found.items()}, nvec)
+    others = {f"metrics/{key}": value for key, value in metrics.items()} | noise_of(observed, samples, nvec)
+    others |= {"returns": returns, "discount": discount, "low": moments.low, "high": moments.high}
+    return results(name, nvec, data, modules, (loss, policy_loss, value_loss), others)
 
 
-def count(size: str) -> dict[str, int]:
-    """Return the number of parameters of a size for images of 64 × 64 and 9 actions, without allocation."""
-    cfg = compose("dreamer_v3", {"algo": f"dreamer_v3_{size}"})
-    fabric, obs_space = Fabric(accelerator="cpu"), spaces.Dict({"rgb": spaces.Box(0, 255, (3, 64, 64), np.uint8)})
+def count_size(size: str) -> dict[str, int]:
+    """Return the number of parameters of a size, without allocation."""
     numbers = mock.patch.object(torch, "tensor", functools.partial(torch.tensor, device="cpu"))  # widths are computed
     stays = mock.patch.object(torch.nn.Module, "to", lambda self, *_, **__: self)
+    cfg = compose("dreamer_v3", {"algo": f"dreamer_v3_{size}"})
     with torch.device("meta"), numbers, stays:
-        world, actor, critic, *_ = theirs.build_agent(fabric, (9,), False, cfg, obs_space)
-    parts = {"world_model": world, "actor": actor, "critic": critic}
-    return {name: sum(p.numel() for p in module.parameters()) for name, module in parts.items()}
+        return count(theirs, cfg)
 
 
 def main() -> None:
     content: dict[str, np.ndarray] = {}
     for name, changes in VARIANTS.items():
         content |= make(name, changes)
-    np.savez_compressed(HERE / "dreamer_v3.npz", **content)
-    sizes = {size: count(size) for size in ("XS", "S", "M", "L", "XL")}
+    sizes = {size: count_size(size) for size in ("XS", "S", "M", "L", "XL")}
     names = ("dreamer_v3", "dreamer_v3_100k_ms_pacman", "dreamer_v3_100k_boxing", "dreamer_v3_benchmarks")
     presets = {name: leaves(name) for name in names}
     facts = {
@@ -152,10 +134,8 @@ def main() -> None:
         "scales": SCALES,
         "sizes": sizes,
         "presets": presets,
-        "sheeprl": "0.8.4",
-        "torch": torch.__version__,
     }
-    (HERE / "dreamer_v3_fixtures.json").write_text(json.dumps(facts, indent=2) + "\n")
+    write("dreamer_v3", content, facts)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,11 @@
 """Write golden values of Dreamer V3: results of its author's code of 2023 for given logits, states and actions.
 
-python3.11 -m venv /tmp/oracle_author
-/tmp/oracle_author/bin/pip install --no-deps dreamerv3==1.5.0
-/tmp/oracle_author/bin/pip install jax==0.4.30 jaxlib==0.4.30 'numpy<2' optax tensorflow-probability==0.25.0
-/tmp/oracle_author/bin/pip install ruamel.yaml rich cloudpickle 'setuptools<81'
-/tmp/oracle_author/bin/python -m tests.golden.make_author_fixtures
+    pip install --no-deps dreamerv3==1.5.0
+    pip install jax==0.4.30 jaxlib==0.4.30 'numpy<2' optax tensorflow-probability==0.25.0
+    pip install ruamel.yaml rich cloudpickle 'setuptools<81'
 
 author_dreamer_v3.npz    `expected/`: every loss, weight, λ-return and gradient; the inputs are in
-                         torchrl_dreamer_v3.npz (`make_torchrl_fixtures`), which must be written first
+                         torchrl_dreamer_v3.npz (`dreamer_v3_torchrl`), which must be written first
 
 The original methods are called unchanged; their networks are replaced by given logits or linear layers. Values
 are in float64, except the percentiles, which the original computes in float32.
@@ -15,7 +13,6 @@ are in float64, except the percentiles, which the original computes in float32.
 
 from __future__ import annotations
 
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,7 +23,8 @@ from dreamerv3 import agent, jaxutils, nets
 from dreamerv3 import ninjax as nj
 from tensorflow_probability.substrates import jax as tfp
 
-HERE = Path(__file__).parent
+from tests.golden.makers.files import FOLDER, write_arrays
+
 jax.config.update("jax_enable_x64", True)
 jaxutils.COMPUTE_DTYPE = nets.f32 = jnp.float64
 
@@ -150,7 +148,7 @@ def inside(function: Any, *given: Any) -> Any:
 
 def main() -> None:
     """Write the fixture."""
-    with np.load(HERE / "torchrl_dreamer_v3.npz") as file:
+    with np.load(FOLDER / "torchrl_dreamer_v3.npz") as file:
         rows = {name: jnp.asarray(file[name]) for name in file.files if not name.startswith("expected/")}
 
     def part(prefix: str) -> dict[str, Any]:
@@ -162,7 +160,7 @@ def main() -> None:
         found = of_imagined(part("imagined/"), options, float(low), float(high))
         expected |= {f"{scale}/{name}": value for name, value in found.items()}
     content = {f"expected/{name}": np.asarray(value) for name, value in expected.items()}
-    np.savez_compressed(HERE / "author_dreamer_v3.npz", **content)
+    write_arrays("author_dreamer_v3", content)
 
 
 if __name__ == "__main__":

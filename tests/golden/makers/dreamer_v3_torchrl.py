@@ -1,8 +1,4 @@
-"""Write more golden values of Dreamer V3: losses of TorchRL 0.14.1 for given logits, states and actions.
-
-python3.11 -m venv /tmp/oracle_torchrl
-/tmp/oracle_torchrl/bin/pip install torch==2.13.0 torchrl==0.14.1
-/tmp/oracle_torchrl/bin/python -m tests.golden.make_torchrl_fixtures
+"""Write more golden values of Dreamer V3: losses of TorchRL for given logits, states and actions.
 
 torchrl_dreamer_v3.npz    `settings/`, `model/`, `imagined/`: the inputs; `expected/`: every loss, weight, λ-return
                           and gradient, in float64
@@ -20,7 +16,6 @@ arXiv:2301.04104v1, its keys are set to them; it differs from them, and is confi
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,7 +27,9 @@ from torch.distributions import OneHotCategorical
 from torchrl.modules.models.model_based import two_hot_decode
 from torchrl.objectives import DreamerV3ActorLoss, DreamerV3ModelLoss, DreamerV3ValueLoss
 
-HERE = Path(__file__).parent
+from tests.golden.fixtures import tensors
+from tests.golden.makers.files import write_arrays
+
 LENGTH, COUNT, LATENTS, CLASSES = 6, 5, 3, 4  # L, N, S, K of the model batch
 HORIZON, STATES, SIZE, CHOICES, BINS = 5, 24, 6, 4, 41  # H, N, F, A of the imagined states; bins of a number
 SETTINGS: dict[str, float] = {
@@ -220,14 +217,14 @@ def main() -> None:
     """Write the fixture."""
     torch.set_num_threads(1)
     content: dict[str, Any] = draw(np.random.default_rng(0))
-    given = {name: torch.from_numpy(value) for name, value in content.items()}
+    given = tensors(content)
     expected = of_model(given)
     for scale, (low, high) in SCALES.items():
         expected |= {f"{scale}/{name}": value for name, value in of_imagined(given, low, high).items()}
         content |= {f"scales/{scale}": np.array([low, high])}
     content |= {f"settings/{name}": np.float64(value) for name, value in SETTINGS.items()}
     content |= {f"expected/{name}": value.detach().numpy() for name, value in expected.items()}
-    np.savez_compressed(HERE / "torchrl_dreamer_v3.npz", **content)
+    write_arrays("torchrl_dreamer_v3", content)
 
 
 if __name__ == "__main__":

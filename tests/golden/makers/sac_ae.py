@@ -1,18 +1,12 @@
 """Write the golden values of SAC-AE: results of SheepRL's `train()` of sac_ae for injected weights, batches and noise.
 
-Run it in an environment that has SheepRL 0.8.4 (`pip install sheeprl==0.8.4` beside the CPU torch of pyproject.toml):
-
-    /tmp/oracle/bin/python -m tests.golden.make_sac_ae_fixtures
-
-    sac_ae.npz  differences of the weights of actor, critics, targets, decoder and log α after STEPS gradient steps in
-                float64, and the last logged values. Initial weights, batches and noise are drawn by sac_ae_draws.py,
-                here and in the check.
+sac_ae.npz  differences of the weights of actor, critics, targets, decoder and log α after STEPS gradient steps in
+            float64, and the last logged values. Initial weights, batches and noise are drawn by sac_ae_draws.py,
+            here and in the check.
 """
 
 from __future__ import annotations
 
-import json
-from importlib.metadata import version
 from typing import Any
 from unittest import mock
 
@@ -26,6 +20,8 @@ from sheeprl.algos.sac_ae.sac_ae import train
 from sheeprl.utils.utils import dotdict
 
 from tests.golden import sac_ae_draws as draws
+from tests.golden.fixtures import tensors
+from tests.golden.makers.files import versions, write_arrays, write_settings
 
 ADAM = {"betas": (0.9, 0.999), "eps": draws.EPS}
 
@@ -114,8 +110,7 @@ def run() -> dict[str, np.ndarray]:
             mock.patch("torch.log", lambda x, log=torch.log: log(x - 1e-6)),
             mock.patch("torch.rand_like", lambda like, drawn=noise["pixels"]: torch.from_numpy(drawn)),
         ):
-            given = {name: torch.from_numpy(value) for name, value in data.items()}
-            train(fabric, agent, encoder, decoder, *optimizers, given, log, step, cfg)
+            train(fabric, agent, encoder, decoder, *optimizers, tensors(data), log, step, cfg)
     moves = {
         name: (p.detach().numpy() - first[name]).astype(np.float32)  # rounded to 1e-10, because they are small
         for name, p in named.items()
@@ -127,9 +122,8 @@ def main() -> None:
     """Write the fixture and its settings."""
     torch.set_num_threads(1)
     torch.set_default_dtype(torch.float64)  # Fabric's wrapper casts outputs of networks to it
-    np.savez_compressed(draws.HERE / "sac_ae.npz", **run())
-    made = {name: version(name) for name in ("sheeprl", "torch", "numpy")}
-    (draws.HERE / "sac_ae_fixtures.json").write_text(json.dumps(made, indent=2) + "\n")
+    write_arrays("sac_ae", run())
+    write_settings("sac_ae", versions("sheeprl", "torch", "numpy"))
 
 
 if __name__ == "__main__":

@@ -1,17 +1,22 @@
-"""Parts of the fixture scripts of Dreamers: SheepRL's config, a batch, weights, and its samples as noise."""
+"""Parts of the makers of SheepRL's Dreamers: learners, a batch, samples as noise, and the content of the files."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
-import hydra
 import numpy as np
 import torch
+from gymnasium import spaces
+from lightning.fabric import Fabric
 from omegaconf import OmegaConf
 from sheeprl.utils.utils import dotdict
 from torch import Tensor
 from torch.distributions import Independent
+
+from tests.golden.makers import sheeprl_configs
+from tests.golden.makers.files import versions, write_arrays, write_settings
 
 LENGTH, COUNT, HORIZON = 5, 3, 4
 NVEC = (3, 2)
@@ -20,9 +25,20 @@ NVEC = (3, 2)
 def compose(exp: str, changes: dict[str, Any]) -> Any:
     """Return SheepRL's config, resolved."""
     typed = [f"{key}={'null' if value is None else value}" for key, value in changes.items()]
-    with hydra.initialize_config_module("sheeprl.configs", version_base="1.3"):
-        composed = hydra.compose("config", [f"exp={exp}", "env=dummy", *typed])
-    return dotdict(OmegaConf.to_container(composed, resolve=True, throw_on_missing=False))
+    return dotdict(sheeprl_configs.resolve(sheeprl_configs.compose(exp, "env=dummy", *typed)))
+
+
+def observations(side: int) -> spaces.Dict:
+    return spaces.Dict({"rgb": spaces.Box(0, 255, (3, side, side), np.uint8), "state": spaces.Box(-1, 1, (4,))})
+
+
+def build(theirs: ModuleType, cfg: Any, nvec: tuple[int, ...], fabric: Fabric, side: int) -> tuple[Any, ...]:
+    """Return world model, actor, critic and, of V2 and V3, target critic, with disturbed weights in float64."""
+    *modules, _ = theirs.build_agent(fabric, nvec or (2,), not nvec, cfg, observations(side))
+    for module in modules:
+        module.double()
+    disturb(*modules)
+    return tuple(modules)
 
 
 class Samples:
@@ -88,6 +104,17 @@ def gradients(loss: Tensor, module: torch.nn.Module) -> dict[str, Tensor]:
     return {n: torch.zeros_like(p) if g is None else g for n, p, g in zip(names, parameters, found, strict=True)}
 
 
+def pictures(rng: torch.Generator) -> Tensor:
+    """Return images of squares with one color each, which compress well."""
+    small = torch.randint(256, (LENGTH, COUNT, 3, 4, 4), generator=rng)
+    return small.repeat_interleave(16, -1).repeat_interleave(16, -2)
+
+
+def draw_squashed(samples: Samples) -> Any:
+    """Sample squashed normals and record the normal noise."""
+    return lambda self, *_: samples.normal(self.base_dist).tanh()
+
+
 def draw_normals(samples: Samples) -> Any:
     """Sample independent distributions and record the noise of normals."""
     plain = Independent.rsample
@@ -101,40 +128,55 @@ def draw_normals(samples: Samples) -> Any:
 
 def leaves(preset: str) -> dict[str, Any]:
     """Return the dotted keys of a resolved preset, without those that only Hydra or a named class reads."""
-    with hydra.initialize_config_module("sheeprl.configs", version_base="1.3"):
-        composed = hydra.compose("config", [f"exp={preset}"])
-    tree = OmegaConf.to_container(composed, resolve=False)
-    for group in ("hydra", "model_manager", "metric", "fabric", "checkpoint"):
-        tree.pop(group, None)
-    composed = OmegaConf.create({key: tree[key] for key in ("algo", "env", "buffer", "seed")})
-    flat: dict[str, Any] = {}
-
-    def walk(value: Any, place: str) -> None:
-        if isinstance(value, dict) and value:
-            for key, part in value.items():
-                walk(part, f"{place}.{key}" if place else key)
-        else:
-            flat[place] = value
-
-    walk(OmegaConf.to_container(composed, resolve=True, throw_on_missing=False), "")
-    return flat
+    tree: Any = OmegaConf.to_container(sheeprl_configs.compose(preset), resolve=False)
+    kept = {key: tree[key] for key in ("algo", "env", "buffer", "seed")}
+    return sheeprl_configs.flatten(sheeprl_configs.resolve(kept), ".")
 
 
-def entries(data: dict[str, Tensor], modules: dict[str, Any], losses: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return batch, weights, and gradients of the loss of each module, by their names in a fixture."""
-    found = {f"batch/{key}": value for key, value in data.items()}
-    for part, module in modules.items():
-        found |= {f"weights/{part}/{key}": value for key, value in module.state_dict().items()}
-    for part, loss in losses.items():
-        found |= {f"gradients/{part}/{key}": value for key, value in gradients(loss, modules[part]).items()}
-    return found
+def count(theirs: ModuleType, cfg: Any) -> dict[str, int]:
+    """Return the number of parameters for images of 64 × 64 and 9 actions."""
+    obs_space = spaces.Dict({"rgb": spaces.Box(0, 255, (3, 64, 64), np.uint8)})
+    world, actor, critic, *_ = theirs.build_agent(Fabric(accelerator="cpu"), (9,), False, cfg, obs_space)
+    parts = {"world_model": world, "actor": actor, "critic": critic}
+    return {name: sum(p.numel() for p in module.parameters()) for name, module in parts.items()}
 
 
-def stored(content: dict[str, Tensor], nvec: tuple[int, ...]) -> dict[str, np.ndarray]:
-    """Return the content of a fixture for the file: float32, except classes and pixels."""
+def results(
+    name: str,
+    nvec: tuple[int, ...],
+    data: dict[str, Tensor],
+    modules: tuple[Any, ...],
+    losses: tuple[Tensor, ...],
+    others: dict[str, Any],
+) -> dict[str, np.ndarray]:
+    """Return the content of a variant for the file: float32, except classes and pixels.
+
+    Args:
+        name: the variant.
+        nvec: choices of its actions.
+        data: the batch.
+        modules: world model, actor, critic and further ones.
+        losses: of world model, actor and critic.
+        others: further tensors by their names.
+    """
+    parts = dict(zip(("world", "actor", "critic", "target"), modules, strict=False))
+    content = {f"batch/{key}": value for key, value in data.items()}
+    for part, module in parts.items():
+        content |= {f"weights/{part}/{key}": value for key, value in module.state_dict().items()}
+    for part, loss in zip(parts, losses, strict=False):
+        content |= {f"gradients/{part}/{key}": value for key, value in gradients(loss, parts[part]).items()}
     dtypes: dict[str, Any] = {f"noise/choice{i}": np.int64 for i in range(len(nvec))} | {"batch/rgb": np.uint8}
-    kinds = {key: dtypes.get(key.partition("/")[2], np.float32) for key in content}
-    return {key: value.detach().numpy().astype(kinds[key]) for key, value in content.items()}
+    return {
+        f"{name}/{key}": value.detach().numpy().astype(dtypes.get(key, np.float32))
+        for key, value in (content | others).items()
+    }
+
+
+def named_metrics(found: dict[str, Tensor], model: Tensor, policy: Tensor, value: Tensor) -> dict[str, Tensor]:
+    """Return the metrics of V1 and V2, and their losses, by their names in a log."""
+    metrics = {f"{'Loss' if key.endswith('loss') else 'State'}/{key}": number for key, number in found.items()}
+    metrics |= {"Loss/world_model_loss": model, "Loss/policy_loss": policy, "Loss/value_loss": value}
+    return {f"metrics/{key}": number for key, number in metrics.items()}
 
 
 def noise_of(observed: Tensor, samples: Samples, nvec: tuple[int, ...]) -> dict[str, Tensor]:
@@ -144,3 +186,9 @@ def noise_of(observed: Tensor, samples: Samples, nvec: tuple[int, ...]) -> dict[
         return found | {"noise/normal": samples.of("normal")}
     choices = [index for kind, index in samples.drawn if kind == "choice"]
     return found | {f"noise/choice{i}": torch.cat(choices[i :: len(nvec)]) for i in range(len(nvec))}
+
+
+def write(name: str, content: dict[str, np.ndarray], facts: dict[str, Any]) -> None:
+    """Write the golden values of a version and their settings."""
+    write_arrays(name, content)
+    write_settings(name, facts | versions("sheeprl", "torch"))
