@@ -22,7 +22,7 @@ from rlcore.functional.noise import Noise
 from rlcore.functional.tree import fit, map_leaves
 from rlcore.protocols import Agent, VectorEnv
 from rlcore.system.training_clock import wall
-from rlcore.types import Context, Ranks, SingleProcess, State, TimeStep, Trajectory
+from rlcore.types import Context, State, TimeStep, Trajectory
 
 # Observations and is_first -> action in the agent's form [B, A], in the environment's form [B, *shape], extra outputs.
 Act = Callable[[dict[str, Tensor], Tensor], tuple[Tensor, Tensor, dict[str, Tensor]]]
@@ -43,7 +43,6 @@ class Collector:
         device: device of the agent and of the returned trajectories.
         autocast: function that returns a context manager for each call of the agent (mixed precision).
         learned: function that transforms the environments' rewards into those to learn from; None: unchanged.
-        ranks: ranks (processes) that collect together; None: only this process.
         prefill: random stream for uniformly random actions; None if `collect(random=True)` is never called.
         compiler: compiles the choice of actions into one function (`rlcore.compiled.acting`); None: no compilation.
     """
@@ -56,22 +55,17 @@ class Collector:
         device: torch.device | str = "cpu",
         autocast: Any = nullcontext,
         learned: Callable[[Tensor], Tensor] | None = None,
-        ranks: Ranks | None = None,
         prefill: Noise | None = None,
         compiler: Compiler | None = None,
     ) -> None:
-        self.envs, self.agent, self.rng, self.ranks = (
-            envs,
-            with_history(agent, envs.spec),
-            rng,
-            ranks or SingleProcess(),
-        )
+        self.envs, self.agent, self.rng = envs, with_history(agent, envs.spec), rng
         self.device = torch.device(device)
         self.autocast: Any = autocast
         self.learned = learned
         self.prefill, self._random = prefill, RandomAgent(envs.spec)
-        self.env_steps = 0  # actions taken, all ranks together
-        self.policy_steps = 0  # rows collected, including resets: T·B of every rank per iteration
+        # `collect` counts the steps of this process; the trainer adds those of the other ranks.
+        self.env_steps = 0  # actions taken
+        self.policy_steps = 0  # rows collected, including resets: T·B per call of `collect`
         self.seconds = 0.0  # duration of the last `collect`
         self.arrival: TimeStep | None = None
         self._form = map_leaves(lambda part: part.to(self.device), self.agent.initial(envs.num_envs))
@@ -93,7 +87,6 @@ class Collector:
             device,
             context.fabric.autocast,
             functools.partial(transform_reward, config.env),
-            context.ranks,
             Noise(config.seed, "prefill", rank),
             context.compiler if context.compiler and not context.compiler.records else None,
         )
@@ -129,11 +122,9 @@ class Collector:
             else:
                 time_step = self.envs.step(answer(taken, time_step))
                 staging.put(t + 1, time_step)
-        width = len(time_step.is_first)
-        actions = length * width - staging.count_ended()
-        if self.ranks.size > 1:
-            actions, width = int(self.ranks.sum(torch.tensor(actions))), width * self.ranks.size
-        self.env_steps, self.policy_steps = self.env_steps + actions, self.policy_steps + length * width
+        rows = length * len(time_step.is_first)
+        self.env_steps += rows - staging.count_ended()
+        self.policy_steps += rows
         self.arrival = staging.last = time_step if self._in_place is not None else copy_time_step(time_step)
         self.seconds = wall() - began
         return self._steps(staging, chosen, carry)

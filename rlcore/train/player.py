@@ -28,7 +28,8 @@ class Player:
     """Environments of one process and the policy that acts in them; no learner is needed.
 
     The policy has random weights until the first `load_weights`; until then, `version`, the version number of the
-    weights, is 0. `collector` steps the environments and counts the steps; its state is part of a checkpoint.
+    weights, is 0. `collector` steps the environments and counts the steps of this process; its state is part of a
+    checkpoint. A player never waits for other ranks.
 
     Args:
         context: config, specs, devices and ranks of the process. It determines all random numbers of acting.

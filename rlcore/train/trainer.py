@@ -23,6 +23,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+import torch
+from torch import Tensor
+
 from rlcore import streams
 from rlcore.compiler import Compiler
 from rlcore.config.algorithm import AlgorithmConfig
@@ -195,12 +198,12 @@ class Trainer:
 
     @property
     def env_steps(self) -> int:
-        """Number of actions taken so far."""
+        """Number of actions taken so far by all ranks."""
         return self.collector.env_steps
 
     @property
     def policy_steps(self) -> int:
-        """Number of rows collected so far; the budget is in this unit."""
+        """Number of rows that all ranks collected so far; the budget is in this unit."""
         return self.collector.policy_steps
 
     def collect(self) -> None:
@@ -213,9 +216,17 @@ class Trainer:
             raise RunError("call update() before collect(): the previous rollout has not been used")
         switches, before = read_switches(), self.policy_steps
         random = before < self.plan.random_steps
+        counts = self._step_counts()
         self.buffer.extend(*self.collector.collect(self.plan.collect_length, random))
+        if self.ranks.size > 1:
+            counts += self.ranks.sum(self._step_counts() - counts)
+            self.collector.env_steps, self.collector.policy_steps = counts.tolist()
         self._due, self._waiting = before, True
         refuse_changed_switches(switches)
+
+    def _step_counts(self) -> Tensor:
+        """Return the numbers of actions and of policy steps as a tensor [2]."""
+        return torch.tensor([self.env_steps, self.policy_steps])
 
     def update(self, on_batch: OnProgress | None = None) -> list[Metrics]:
         """Take a gradient step on each batch that is due.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from rlcore.functional.tree import leaves
 from rlcore.store.checkpoint import nested_state
 from rlcore.train.player import Player, flat_weights, make_behavior_policy
 from rlcore.train.trainer import Trainer
+from rlcore.types import SingleProcess
 from tests.contract.test_conformance import config
 from tests.probes.player_process import DecoupledTrainer
 from tests.soaking import heavy
@@ -78,3 +80,33 @@ def test_player_collect_returns_copies() -> None:
     first = borrowed.obs["state"].clone()
     player.collect(4)
     assert not torch.equal(borrowed.obs["state"], first)
+
+
+class RankOfTwo(SingleProcess):
+    """Rank 0 of two ranks; the other one has the same values."""
+
+    size = 2
+
+    def __init__(self, connected: bool) -> None:
+        self.connected = connected
+
+    def sum(self, value: torch.Tensor) -> torch.Tensor:
+        assert self.connected, "waits forever for the other rank"
+        return value * 2
+
+
+def test_player_collects_without_other_ranks() -> None:
+    trainer = Trainer(config("ppo", "CartPole-v1"), compiled=False)
+    player = Player(dataclasses.replace(trainer.context, ranks=RankOfTwo(connected=False)), trainer.envs)
+    player.collect(4)
+    assert player.collector.policy_steps == 4 * trainer.context.num_envs
+
+
+def test_trainer_counts_steps_of_all_ranks() -> None:
+    chosen = config("ppo", "CartPole-v1")
+    one, two = Trainer(chosen, compiled=False), Trainer(chosen, compiled=False, ranks=RankOfTwo(connected=True))
+    for _ in range(2):
+        for trainer in (one, two):
+            trainer.collect()
+            trainer.take_gradient_steps()
+    assert two.env_steps == 2 * one.env_steps < 2 * one.policy_steps == two.policy_steps
