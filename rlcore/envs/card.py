@@ -72,17 +72,12 @@ def environment_card(config: EnvConfig | EnvSettings) -> dict[str, Any]:
     settings = EnvSettings.of(config)
     began = time.perf_counter()
     card: dict[str, Any] = {"format": FORMAT, "settings": dataclasses.asdict(settings)} | _read_claims(config)
-    out_of_bounds = _play_checked(config)
-    watchdog = Watchdog(step_limit(config))
-    suite, _ = suite_for(settings)
-    try:
-        report = _tier(
-            suite,
-            lambda: StepTimeLimit(SparselyDrawn(watchdog.build(lambda: make(settings))), watchdog),
-            settings.restart.attempts,
-        )
-    finally:
-        watchdog.close()
+    suite, env_id = suite_for(settings)
+    if suite.batched(env_id, settings.wrapper) is not None:
+        report, out_of_bounds = _check_batched(config, suite.place(env_id)), dict[str, int]()
+    else:
+        out_of_bounds = _play_checked(config)
+        report = _measure(config, settings, suite)
     card |= {
         "time_limit_checked": _limit_checked(card["max_episode_steps"], report),
         "reward_seen": list(report.reward),
@@ -102,6 +97,28 @@ def environment_card(config: EnvConfig | EnvSettings) -> dict[str, Any]:
         },
     }
     return json.loads(json.dumps(card, allow_nan=False))  # lists instead of tuples, as in a card read from a file
+
+
+def _check_batched(config: EnvConfig | EnvSettings, place: str) -> TierReport:
+    """Check a batched environment, whose state can always be saved."""
+    from rlcore.envs.exact.batched import check_batched  # imports torch, which worker processes do not need
+
+    def create(num_envs: int, device: str) -> Any:
+        return make_vector_env(config, num_envs=num_envs, seed=SEED, purpose="probe", device=device)
+
+    return check_batched(create, place)
+
+
+def _measure(config: EnvConfig | EnvSettings, settings: EnvSettings, suite: Suite) -> TierReport:
+    watchdog = Watchdog(step_limit(config))
+    try:
+        return _tier(
+            suite,
+            lambda: StepTimeLimit(SparselyDrawn(watchdog.build(lambda: make(settings))), watchdog),
+            settings.restart.attempts,
+        )
+    finally:
+        watchdog.close()
 
 
 def _tier(suite: Suite, build: Build, attempts: int) -> TierReport:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rlcore import streams
 from rlcore.config.groups import RunConfig
 from rlcore.envs.make import adapt_to_evaluation, suite_for
+from rlcore.envs.seeds import EpisodeSeeds
 from rlcore.envs.vector.choose import make_vector_env
 from rlcore.evaluation.play import EpisodeRecorder, EvalResult, OnProgress, OnStep, playing
 from rlcore.functional.noise import Noise
@@ -141,9 +142,8 @@ def play_round(
         seed=config.seed,
         tier="replay",
         fresh_instance=card["fresh_instance"],
-        episode_seed=lambda env_index, episode_index: streams.integer(
-            config.seed, purpose, round, env_index + episode_index * count
-        ),
+        seeds=EpisodeSeeds(config.seed, purpose, (round,), stride=count),
+        device="cpu" if fabric is None else fabric.device,
     )
     where: dict[str, Any] = {} if fabric is None else {"device": fabric.device, "autocast": fabric.autocast}
     indices, device = (round, streams.PURPOSES[purpose]), where.get("device", "cpu")

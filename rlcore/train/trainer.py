@@ -63,6 +63,7 @@ from rlcore.train.warmup import warm_up
 from rlcore.types import Context, Episode, Metrics, Ranks, State
 
 if TYPE_CHECKING:
+    import torch
     from tensordict import TensorDict
 
 log = logging.getLogger(__name__)
@@ -127,7 +128,7 @@ class Trainer:
         fabric = make_fabric(config.fabric)
         ranks = ranks or FabricRanks(fabric)
         before = read_switches()
-        envs = envs or self._own_envs(ranks)
+        envs = envs or self._own_envs(ranks, fabric.device)
         refuse_changed_switches(before)
         compiler, compiled = None, config.algo.compile is True if compiled is None else compiled
         if compiled:
@@ -179,7 +180,7 @@ class Trainer:
                 self._card = environment_card(self.config.env)
         return self._card
 
-    def _own_envs(self, ranks: Ranks) -> VectorEnv:
+    def _own_envs(self, ranks: Ranks, device: torch.device) -> VectorEnv:
         return make_vector_env(
             self.config.env,
             num_envs=self.config.env.num_envs,
@@ -187,6 +188,7 @@ class Trainer:
             rank=ranks.rank,
             tier=self.card["tier"],
             fresh_instance=self.card["fresh_instance"],
+            device=device,
         )
 
     # Iterations -------------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from typing import Any
 import gymnasium
 
 from rlcore.envs.suites.atari import AtariSuite
+from rlcore.envs.suites.batched import BatchedSuite
 from rlcore.envs.suites.crafter.suite import CrafterSuite
 from rlcore.envs.suites.diambra.suite import DiambraSuite
 from rlcore.envs.suites.dmc import DMCSuite
@@ -31,6 +32,7 @@ SUITES: dict[str, Suite] = {
         MiniGridSuite(),
         DummySuite(),
         SmallSuite(),
+        BatchedSuite(),
         REGISTERED,
     )
 }

@@ -24,6 +24,9 @@ from rlcore.user_code import is_failure, spell_error
 DECIDED_ELSEWHERE = ("_target_", "_convert_", "id", "render_mode")
 
 
+BatchedFactory = Callable[[int, Any], Any]  # number of copies, device -> rlcore.envs.batched.env.BatchedEnv
+
+
 class OpaqueStateError(Exception):
     """Error for an environment attribute that cannot be saved.
 
@@ -158,6 +161,13 @@ class Suite(Protocol):
         """Return a function that creates vectorized code (`Lanes`) for a number of environments.
 
         Return None if there is no vectorized code for the id that is bit-identical to single environments.
+        """
+        return None
+
+    def batched(self, env_id: str, arguments: Mapping[str, Any]) -> BatchedFactory | None:
+        """Return a function (number of copies, device) -> batched environment, if an id is one; otherwise None.
+
+        The result of the function is a `rlcore.envs.batched.env.BatchedEnv`.
         """
         return None
 

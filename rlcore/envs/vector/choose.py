@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import Any
 
-from rlcore import streams
 from rlcore.config.groups import EnvConfig
-from rlcore.envs.make import EnvSettings, make
-from rlcore.envs.vector.episodic import EpisodeSeed, EpisodicVectorEnv
-from rlcore.envs.vector.native import NativeVectorEnv, is_faster, refuse
+from rlcore.envs.make import EnvSettings, make, suite_for
+from rlcore.envs.seeds import EpisodeSeeds
+from rlcore.envs.spaces import spec_of
+from rlcore.envs.suites.batched import refuse_too_many
+from rlcore.envs.suites.suite import BatchedFactory, check_arguments
+from rlcore.envs.vector.native import NativeVectorEnv, added_wrappers, is_faster, refuse
 from rlcore.envs.vector.serial import SerialVectorEnv
 from rlcore.envs.vector.subprocess import SubprocessVectorEnv
 from rlcore.envs.vector.watchdog import step_limit
+from rlcore.envs.wrappers import FlatDictObservation, layers, time_limit
 from rlcore.errors import UserError
 from rlcore.protocols import VectorEnv
 
@@ -26,8 +30,9 @@ def make_vector_env(
     tier: str = "snapshot",
     fresh_instance: bool = False,
     offset: int = 0,
-    episode_seed: EpisodeSeed | None = None,
-) -> EpisodicVectorEnv:
+    seeds: EpisodeSeeds | None = None,
+    device: Any = "cpu",
+) -> Any:
     """Create B environments that are stepped together.
 
     The environments run one after another in this process, or each in a separate process (`env.sync_env=false`), or as
@@ -45,8 +50,9 @@ def make_vector_env(
             then continues its random generator. With the other tiers, each episode gets a seed.
         fresh_instance: if True, a new environment is built for every episode.
         offset: number that is added to the index of an environment when its seed is derived.
-        episode_seed: function (env index, episode index) -> seed. If given, it is used instead of the seeds derived
-            from `seed`, `rank`, `purpose` and `offset`.
+        seeds: seeds of the episodes. If given, they are used instead of those derived from `seed`, `rank`, `purpose`
+            and `offset`.
+        device: device of the agent, on which a batched environment computes; other environments ignore it.
 
     Returns:
         The vectorized environment, not yet reset.
@@ -55,8 +61,12 @@ def make_vector_env(
         UserError: The environment cannot be created, or it does not support the requested vectorization.
     """
     settings = EnvSettings.of(config)
-    seeds = episode_seed or stream_seeds(seed, purpose, rank, offset, tier)
+    seeds = seeds or EpisodeSeeds(seed, purpose, (rank,), offset, first_only=tier == "snapshot")
     check_vector_env(config)
+    suite, env_id = suite_for(settings)
+    batched = suite.batched(env_id, check_arguments(suite, env_id, settings.wrapper))
+    if batched is not None:
+        return _batched(settings, batched, num_envs, seeds, device)
     if not isinstance(config, EnvSettings) and (
         config.vectorization == "native" or (config.vectorization == "auto" and is_faster(config, num_envs))
     ):
@@ -73,20 +83,23 @@ def check_vector_env(config: EnvConfig | EnvSettings) -> None:
         refuse(config)
 
 
-def stream_seeds(seed: int, purpose: str, rank: int, offset: int, tier: str) -> EpisodeSeed:
-    """Return a function (env index, episode index) -> seed for the environments of a run.
+def _batched(
+    settings: EnvSettings, create: BatchedFactory, num_envs: int, seeds: EpisodeSeeds, device: Any
+) -> VectorEnv:
+    """Create a vectorized environment of a batched environment."""
+    from rlcore.envs.batched.vector import BatchedVectorEnv  # imports torch, which worker processes do not need
 
-    If `tier`, the method by which unfinished episodes are saved, is "snapshot", the function returns a seed for the
-    first episode of an environment, and None for later episodes, which continue the environment's random generator.
-    With other tiers, it returns a seed for every episode. For the other arguments, see `make_vector_env`.
-    """
-
-    def episode_seed(env_index: int, episode_index: int) -> int | None:
-        if tier != "snapshot":
-            return streams.integer(seed, purpose, rank, offset + env_index, episode_index)
-        return streams.integer(seed, purpose, rank, offset + env_index) if episode_index == 0 else None
-
-    return episode_seed
+    with closing(make(settings)) as one:
+        if wrappers := added_wrappers(one):
+            raise UserError(
+                f"env.id={settings.id}: {wrappers[0]} changes single environments and cannot be combined with a "
+                "batched environment; remove the key of env that adds it, and compute it in the environment"
+            )
+        spec, limit = spec_of(one), time_limit(one)
+        (flat,) = (layer for layer in layers(one) if isinstance(layer, FlatDictObservation))
+    env = create(num_envs, device)
+    refuse_too_many(env.max_num_envs, f"env.id={settings.id}", num_envs)
+    return BatchedVectorEnv(env, spec, seeds, limit, flat.paths)
 
 
 def refuse_foreign_vector(envs: Any) -> None:

@@ -252,9 +252,13 @@ def _has_code(config: EnvConfig) -> bool:
 
 
 def _wrappers(config: EnvConfig) -> list[str]:
-    """Return the names of the configured wrappers that vectorized code does not have, for example `ScreenSize`."""
     with closing(make(config)) as env:
-        ours = [layer for layer in layers(env) if isinstance(layer, gymnasium.Wrapper)]
+        return added_wrappers(env)
+
+
+def added_wrappers(env: gymnasium.Env) -> list[str]:
+    """Return the names of an environment's wrappers that vectorized code does not have, for example `ScreenSize`."""
+    ours = [layer for layer in layers(env) if isinstance(layer, gymnasium.Wrapper)]
     return [
         type(layer).__name__
         for layer in ours

@@ -1,0 +1,96 @@
+"""Base class of batched environments.
+
+class Walk(BatchedEnv):
+    observation_space = spaces.Box(-inf, inf, (1,))
+    action_space = spaces.Discrete(2)
+    max_episode_steps = 100
+
+    def reset(self, config):
+        self.state = {"place": self.random.uniform(-1.0, 1.0)}
+        return self.state["place"][:, None]
+
+    def step(self, action):
+        place = self.state["place"] + 0.1 * (2 * action - 1)
+        self.state = {"place": place}
+        return place[:, None], -place.abs(), place.abs() > 2.0
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from gymnasium import spaces
+from torch import Tensor
+
+from rlcore.envs.batched.random import BatchedRandom
+
+Obs = Tensor | dict[str, Any]  # [B, ...], or a nested dict of such tensors
+Transition = tuple[Obs, Tensor, Tensor]  # obs, reward [B], terminated [B] bool
+
+
+class BatchedEnv(ABC):
+    """B copies of an environment that are computed together by tensor operations on one device.
+
+    A subclass defines the two spaces, `reset` and `step`. It neither counts steps nor resets single copies: the caller
+    resets all copies together, and takes the new state only for those whose episode has ended.
+
+    Everything that the next step depends on belongs into `state`, except the random numbers, which are drawn from
+    `random` only. Row b of every tensor must depend only on the rows b of `state`, action and random numbers. `reset`
+    and `step` must not change tensors in place, and must not read a tensor's value (for example by `if`, `float()` or
+    `.any()` in a condition), because this would make a GPU wait.
+
+    Attributes:
+        observation_space: space of one copy; a Box, Discrete or MultiDiscrete, or a nested Dict of them.
+        action_space: space of the action of one copy.
+        max_episode_steps: an episode is truncated after this number of steps; None: no limit.
+        max_num_envs: largest B; None: no limit.
+        Config: dataclass of the values that `reset` may set, with their defaults.
+        state: name -> [B, ...], the state of the copies.
+        random: source of all random numbers.
+        num_envs: B.
+        device: device of all tensors.
+    """
+
+    observation_space: ClassVar[spaces.Space[Any]]
+    action_space: ClassVar[spaces.Space[Any]]
+    max_episode_steps: ClassVar[int | None] = None
+    max_num_envs: ClassVar[int | None] = None
+
+    @dataclass(frozen=True)
+    class Config:
+        """Values that `reset` may set; a subclass without such values has none."""
+
+    state: dict[str, Tensor]
+    random: BatchedRandom
+
+    def __init__(self, num_envs: int, device: torch.device | str = "cpu") -> None:
+        self.num_envs, self.device = num_envs, torch.device(device)
+
+    @abstractmethod
+    def reset(self, config: Any) -> Obs:
+        """Set `state` to the start of an episode in every copy; return the first observations.
+
+        Args:
+            config: instance of `Config`; each field is a number, or a tensor [B] of one number per copy.
+
+        Returns:
+            Observations [B, ...], or a nested dict of them, in the dtypes of `observation_space`.
+        """
+
+    @abstractmethod
+    def step(self, action: Tensor) -> Transition:
+        """Take actions and set `state` to the next state of every copy.
+
+        Args:
+            action: [B, *shape], in the dtype of `action_space`.
+
+        Returns:
+            Observations; rewards [B]; and [B] bool, True if the episode ended in an absorbing state.
+        """
+
+    def ones(self, value: float = 1.0, dtype: torch.dtype = torch.float32) -> Tensor:
+        """Return a tensor [B] of one value, on the device of the environment."""
+        return torch.full((self.num_envs,), value, dtype=dtype, device=self.device)

@@ -1,0 +1,44 @@
+"""One copy of a batched environment as an environment of Gymnasium: for its spaces, single episodes and videos."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+
+from rlcore.envs.batched.env import BatchedEnv, Obs
+from rlcore.envs.batched.random import GOLDEN, BatchedRandom, mix
+
+
+class GymnasiumView(gymnasium.Env[Any, Any]):
+    """Gymnasium's interface of a batched environment with one copy on the CPU.
+
+    Args:
+        env: batched environment with B = 1.
+    """
+
+    def __init__(self, env: BatchedEnv) -> None:
+        self.env, self.observation_space, self.action_space = env, env.observation_space, env.action_space
+        self._seed, self._episode = 0, -1
+
+    @torch.no_grad()
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Start an episode; without a seed, the next one of the last seed."""
+        super().reset(seed=seed)
+        self._seed, self._episode = (self._seed, self._episode + 1) if seed is None else (seed, 0)
+        key = mix(mix(torch.tensor([self._seed]) * GOLDEN) + self._episode * GOLDEN)
+        self.env.random = BatchedRandom(key, torch.zeros_like(key))
+        return _numpy(self.env.reset(self.env.Config())), {}
+
+    @torch.no_grad()
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Take one action."""
+        obs, reward, terminated = self.env.step(torch.as_tensor(np.asarray(action))[None])
+        return _numpy(obs), float(reward[0]), bool(terminated[0]), False, {}
+
+
+def _numpy(obs: Obs) -> Any:
+    """Convert an observation of one copy, a tensor [1, ...] or a nested dict of them, to arrays."""
+    return {key: _numpy(part) for key, part in obs.items()} if isinstance(obs, dict) else obs[0].numpy()

@@ -1,0 +1,177 @@
+"""Vectorized environment of a batched environment: resets of ended episodes, episode counts, saving and restoring."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rlcore import streams
+from rlcore.envs.batched.env import BatchedEnv, Obs
+from rlcore.envs.batched.random import GOLDEN, BatchedRandom, mix
+from rlcore.envs.seeds import EpisodeSeeds
+from rlcore.errors import RunError
+from rlcore.spec import EnvSpec
+from rlcore.types import Episode, State, TimeStep
+
+FORMAT = 1  # of state_dict
+
+
+class BatchedVectorEnv:
+    """Vectorized environment (`rlcore.protocols.VectorEnv`) that computes on the device of a batched environment.
+
+    A copy whose episode has ended starts a new one in the next step: all copies are reset, and `torch.where` takes the
+    result for the ended ones.
+
+    Args:
+        env: the batched environment.
+        spec: spec of one copy.
+        seeds: seeds of the episodes.
+        max_episode_steps: an episode is truncated after this number of steps; None: no limit.
+        paths: observation key -> path of the array in a nested observation; () if the observation is a tensor.
+    """
+
+    def __init__(
+        self,
+        env: BatchedEnv,
+        spec: EnvSpec,
+        seeds: EpisodeSeeds,
+        max_episode_steps: int | None,
+        paths: Mapping[str, tuple[Any, ...]],
+    ) -> None:
+        self.env, self.spec, self.num_envs, self.device = env, spec, env.num_envs, env.device
+        self._limit, self._paths, self._seeds = max_episode_steps, paths, seeds
+        word = int(streams.sequence(seeds.seed, seeds.purpose, *seeds.indices).generate_state(1, "uint64")[0])
+        self._base = torch.full((self.num_envs,), word - (1 << 64) if word >> 63 else word, device=self.device)
+        self._index = torch.arange(self.num_envs, device=self.device)
+        self._config = env.Config()
+        self._action_dtype = getattr(torch, spec.action.dtype)
+        self._episode = self._zeros(torch.int64) - 1
+        self._length = self._zeros(torch.int64)
+        self._return = self._zeros(torch.float64)
+        self._ended = self._zeros(torch.bool)
+        self._finished: list[tuple[Tensor, Tensor, Tensor]] = []  # of each step: ended, return, length, all [B]
+        self._last: TimeStep | None = None
+
+    def _zeros(self, dtype: torch.dtype) -> Tensor:
+        return torch.zeros(self.num_envs, dtype=dtype, device=self.device)
+
+    def _stream(self, episode: Tensor) -> BatchedRandom:
+        """Return the random streams of the episodes with these numbers, [B] int64."""
+        number, again = self._index + self._seeds.offset, episode
+        if self._seeds.stride is not None:
+            number, again = number + episode * self._seeds.stride, torch.zeros_like(episode)
+        return BatchedRandom(mix(mix(self._base + number * GOLDEN) + again * GOLDEN), self._zeros(torch.int64))
+
+    # Stepping
+
+    @torch.no_grad()
+    def reset(self) -> TimeStep:
+        """Start a new episode in every copy."""
+        self._episode, self._length = self._episode + 1, self._zeros(torch.int64)
+        self._return, self._ended = self._zeros(torch.float64), self._zeros(torch.bool)
+        self.env.random = self._stream(self._episode)
+        obs = self._flat(self.env.reset(self._config))
+        self._last = TimeStep(obs, self._zeros(torch.float32), self._ended, self._ended, ~self._ended)
+        return self._last
+
+    @torch.no_grad()
+    def step(self, action: Tensor) -> TimeStep:
+        """Take actions [B, *shape] in the environment's format; reset the copies whose episode has ended."""
+        env, opens = self.env, self._ended
+        raw, reward, terminated = env.step(action.to(self._action_dtype))
+        obs, reward = self._flat(raw), reward.to(torch.float32)
+        self._length = self._length + 1
+        truncated = self._length >= self._limit if self._limit is not None else torch.zeros_like(terminated)
+        # The result does not depend on this condition. On a CPU, reading `opens` costs less than a reset.
+        if self.device.type != "cpu" or bool(opens.any()):
+            state, random = env.state, env.random
+            self._episode = self._episode + opens
+            env.random = self._stream(self._episode)
+            fresh = self._flat(env.reset(self._config))
+            env.state = {name: _where(opens, env.state[name], value) for name, value in state.items()}
+            env.random.count = torch.where(opens, env.random.count, random.count)
+            obs = {key: _where(opens, fresh[key], value) for key, value in obs.items()}
+            reward, terminated, truncated = reward.masked_fill(opens, 0), terminated & ~opens, truncated & ~opens
+            self._length, self._return = self._length.masked_fill(opens, 0), self._return.masked_fill(opens, 0)
+        self._return = self._return + reward
+        self._ended = terminated | truncated
+        self._finished.append((self._ended, self._return, self._length))
+        self._last = TimeStep(obs, reward, terminated, truncated, opens)
+        return self._last
+
+    def _flat(self, obs: Obs) -> dict[str, Tensor]:
+        """Return the leaves of an observation under the keys of the spec."""
+        flat: dict[str, Tensor] = {}
+        for key, path in self._paths.items():
+            value: Any = obs
+            for step in path:
+                value = value[step]
+            flat[key] = value
+        return flat
+
+    # Episodes
+
+    def pop_episodes(self) -> list[Episode]:
+        """Return the episodes that ended since the last call of this method, ordered by time, then by copy."""
+        if not self._finished:
+            return []
+        ended, returns, lengths = (torch.stack(parts) for parts in zip(*self._finished, strict=True))
+        self._finished = []
+        rows = (ended.nonzero()[:, 1], returns[ended], lengths[ended])
+        return [Episode(*row) for row in zip(*(part.tolist() for part in rows), strict=True)]
+
+    def boundary(self) -> TimeStep | None:
+        """Return the last time step: the state of every copy can be saved, so no episode is truncated."""
+        return self._last
+
+    # Exact resume
+
+    def state_dict(self) -> State:
+        """Return everything that the next step depends on, as nested dicts of tensors and JSON values."""
+        state: State = {"format": FORMAT, "num_envs": self.num_envs, "started": self._last is not None}
+        if self._last is None:
+            return state
+        finished = [torch.stack(parts) for parts in zip(*self._finished, strict=True)]
+        return state | {
+            "state": dict(self.env.state),
+            "count": self.env.random.count,
+            "episode": self._episode,
+            "length": self._length,
+            "return": self._return,
+            "ended": self._ended,
+            "finished": dict(zip(("ended", "return", "length"), finished, strict=False)),
+        }
+
+    def load_state_dict(self, state: State) -> None:
+        """Restore a state that `state_dict` returned; raise RunError if it is of another number of copies."""
+        for key, mine in {"format": FORMAT, "num_envs": self.num_envs}.items():
+            if state.get(key) != mine:
+                raise RunError(
+                    f"the environments were saved with {key}={state.get(key)}, but {key} is {mine} now; use the "
+                    "settings and the version of the saved run"
+                )
+        if not state["started"]:
+            return
+        own = {name: state[name].to(self.device) for name in ("count", "episode", "length", "return", "ended")}
+        self._episode, self._length, self._return = own["episode"], own["length"], own["return"]
+        self._ended = own["ended"]
+        self.env.random = self._stream(self._episode)
+        self.env.random.count = own["count"]
+        self.env.state = {name: value.to(self.device) for name, value in state["state"].items()}
+        finished = (
+            [state["finished"][name].to(self.device) for name in ("ended", "return", "length")]
+            if state["finished"]
+            else []
+        )
+        self._finished = list(zip(*finished, strict=True)) if finished else []
+
+    def close(self) -> None:
+        """Do nothing: there are no processes."""
+
+
+def _where(mask: Tensor, yes: Tensor, no: Tensor) -> Tensor:
+    """Return the rows of `yes` where `mask` [B] is True, otherwise those of `no`; both are [B, ...]."""
+    return torch.where(mask.view(-1, *(1,) * (no.ndim - 1)), yes, no)

@@ -1,0 +1,132 @@
+"""Checks of a batched environment: the values that it returns, and what a run needs to be exact."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from rlcore.envs.batched.vector import BatchedVectorEnv
+from rlcore.envs.exact.tier import TierReport
+from rlcore.errors import EnvironmentFault
+from rlcore.functional.noise import Noise
+from rlcore.spec import ActionSpec
+from rlcore.types import TimeStep
+
+COPIES, STEPS = 6, 600
+Create = Callable[[int, str], BatchedVectorEnv]  # number of copies, device
+
+
+def check_batched(create: Create, place: str) -> TierReport:
+    """Play random actions in a batched environment and check it.
+
+    The checks are: shapes, dtypes and finite values; the same seed and actions give the same bits; a saved state
+    continues with the same bits; the bits of a copy do not depend on the other copies; and no tensor's value is read,
+    which is tried on torch's device "meta", whose tensors have no values.
+
+    Args:
+        create: function (number of copies, device) -> new vectorized environment with fixed seeds.
+        place: config key and value that select the environment, for messages.
+
+    Returns:
+        The report of the environment card; its tier is "snapshot".
+
+    Raises:
+        EnvironmentFault: A check failed.
+    """
+    envs = create(COPIES, "cpu")
+    noise = Noise(0, "probe")
+    actions = [random_actions(envs.spec.action, noise, COPIES) for _ in range(STEPS)]
+    _refuse_reads(create, actions[0], place)
+    steps = [envs.reset()]
+    _check_values(steps[0], envs, place)
+    for index, action in enumerate(actions):
+        steps.append(envs.step(action))
+        _check_values(steps[-1], envs, place)
+        if index == STEPS // 2:
+            saved = envs.state_dict()
+    episodes = envs.pop_episodes()
+    again = create(COPIES, "cpu")
+    _compare(
+        [again.reset(), *map(again.step, actions)], steps, f"{place}: the same seed and actions give other results"
+    )
+    restored = create(COPIES, "cpu")
+    restored.load_state_dict(saved)
+    rest = actions[STEPS // 2 + 1 :]
+    _compare([*map(restored.step, rest)], steps[STEPS // 2 + 2 :], f"{place}: a saved state does not continue exactly")
+    half = COPIES // 2
+    few = create(half, "cpu")
+    alone = [few.reset(), *(few.step(action[:half]) for action in actions)]
+    _compare(alone, [_first(step, half) for step in steps], f"{place}: a copy depends on the other copies")
+    rewards = torch.stack([step.reward for step in steps[1:]])
+    lengths = [episode.length for episode in episodes]
+    cut = torch.stack([step.truncated for step in steps]).any()
+    limits = (max(lengths),) if bool(cut) else ()
+    return TierReport(
+        "snapshot",
+        fresh_instance=False,
+        deterministic=True,
+        reason="",
+        episodes=len(episodes),
+        steps=STEPS * COPIES,
+        capped="steps",
+        longest=max(lengths, default=0),
+        truncated_at=limits,
+        reward=(float(rewards.min()), float(rewards.max())),
+    )
+
+
+def random_actions(action: ActionSpec, noise: Noise, count: int) -> Tensor:
+    """Draw uniform actions in the environment's format, [count, *shape]; an unbounded element is drawn from [-1, 1)."""
+    uniform = noise.uniform(count, *action.shape)
+    if action.continuous:
+        low, high = (
+            torch.tensor([edge if abs(edge) != float("inf") else other for edge in edges]).view(action.shape)
+            for edges, other in ((action.low, -1.0), (action.high, 1.0))
+        )
+        return (low + (high - low) * uniform).to(getattr(torch, action.dtype))
+    choices, start = (torch.tensor(values).view(action.shape) for values in (action.nvec, action.start))
+    return (start + (uniform * choices).long()).to(getattr(torch, action.dtype))
+
+
+def _refuse_reads(create: Create, action: Tensor, place: str) -> None:
+    try:
+        envs = create(len(action), "meta")
+        envs.reset()
+        envs.step(action.to("meta"))
+    except (RuntimeError, NotImplementedError) as error:
+        raise EnvironmentFault(
+            f"{place}: reset or step reads the value of a tensor, or uses a tensor of another device than self.device, "
+            f"which would make a GPU wait ({str(error).splitlines()[0]}); use torch.where and tensors on self.device"
+        ) from error
+
+
+def _check_values(step: TimeStep, envs: BatchedVectorEnv, place: str) -> None:
+    for key, part in envs.spec.obs.items():
+        shape, dtype = (envs.num_envs, *part.shape), getattr(torch, part.dtype)
+        _refuse_unlike(f"{place}: observation {key!r}", step.obs[key], shape, dtype)
+    _refuse_unlike(f"{place}: the reward", step.reward, (envs.num_envs,), torch.float32)
+    _refuse_unlike(f"{place}: terminated", step.terminated, (envs.num_envs,), torch.bool)
+
+
+def _refuse_unlike(what: str, value: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    if tuple(value.shape) != shape or value.dtype != dtype:
+        raise EnvironmentFault(
+            f"{what} has shape {list(value.shape)} and dtype {value.dtype}, expected {list(shape)} and {dtype}"
+        )
+    if value.is_floating_point() and not bool(value.isfinite().all()):
+        raise EnvironmentFault(f"{what} is not finite")
+
+
+def _first(step: TimeStep, count: int) -> TimeStep:
+    obs = {key: value[:count] for key, value in step.obs.items()}
+    return TimeStep(obs, step.reward[:count], step.terminated[:count], step.truncated[:count], step.is_first[:count])
+
+
+def _compare(found: list[TimeStep], expected: list[TimeStep], message: str) -> None:
+    for mine, theirs in zip(found, expected, strict=True):
+        pairs = [(mine.obs[key], theirs.obs[key]) for key in theirs.obs]
+        pairs += [(mine.reward, theirs.reward), (mine.terminated, theirs.terminated), (mine.is_first, theirs.is_first)]
+        if not all(torch.equal(first, second) for first, second in pairs):
+            raise EnvironmentFault(message)
