@@ -17,7 +17,13 @@ from gymnasium.wrappers import TimeLimit
 from rlcore.envs.suites.suite import BatchedFactory, Suite
 from rlcore.errors import UserError
 
-CLASSES = {"batched/CartPole-v1": "classic_control:CartPole"}  # id -> module and class in rlcore.envs.batched
+CLASSES = {  # id -> module and class in rlcore.envs.batched
+    "batched/Acrobot-v1": "classic_control:Acrobot",
+    "batched/CartPole-v1": "classic_control:CartPole",
+    "batched/MountainCar-v0": "classic_control:MountainCar",
+    "batched/MountainCarContinuous-v0": "classic_control:MountainCarContinuous",
+    "batched/Pendulum-v1": "classic_control:Pendulum",
+}
 
 
 class BatchedSuite(Suite):
@@ -46,6 +52,12 @@ class BatchedSuite(Suite):
     def parameters(self, env_id: str) -> list[str]:
         """Return the names of the arguments of the class, without the number of copies and the device."""
         return parameters(self.source(env_id))
+
+
+def is_batched(found: object) -> bool:
+    """Return True for a subclass of `rlcore.envs.batched.env.BatchedEnv`; the module is not imported."""
+    bases = found.__mro__ if isinstance(found, type) else ()
+    return any((base.__module__, base.__name__) == ("rlcore.envs.batched.env", "BatchedEnv") for base in bases)
 
 
 def factory(make: Any, arguments: Mapping[str, Any]) -> BatchedFactory:

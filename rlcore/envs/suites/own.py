@@ -11,7 +11,8 @@ import gymnasium
 
 from rlcore import plugins
 from rlcore.envs.gym_form import COMPATIBLE
-from rlcore.envs.suites.suite import Suite, open_env
+from rlcore.envs.suites.batched import factory, is_batched, view
+from rlcore.envs.suites.suite import BatchedFactory, Suite, open_env
 from rlcore.errors import UserError
 from rlcore.user_code import is_failure, spell_error
 
@@ -33,10 +34,10 @@ class OwnClass(Suite):
         self.target, found = target, plugins.member(KEY, target)
         # Other functions are not accepted, for safety: a config from somebody else could name a function that the
         # plugin imports, for example `subprocess.run`.
-        if not (_is_env_class(found) or (inspect.isfunction(found) and _makes_env(found))):
+        if not (_is_env_class(found) or is_batched(found) or (inspect.isfunction(found) and _makes_env(found))):
             raise UserError(
-                f"{KEY}={target}: must be a subclass of gymnasium.Env, or a function of the plugin with the return "
-                "annotation `-> gymnasium.Env`"
+                f"{KEY}={target}: must be a subclass of gymnasium.Env or BatchedEnv, or a function of the plugin with "
+                "the return annotation `-> gymnasium.Env`"
             )
         self.own: Any = found
 
@@ -53,9 +54,15 @@ class OwnClass(Suite):
 
     def make(self, env_id: str, arguments: Mapping[str, Any], render_mode: str | None) -> gymnasium.Env:
         """Call the class or function, and check that the result is an environment."""
+        if is_batched(self.own):
+            return view(self.own, arguments)
         # The argument is omitted if nothing is rendered, because not every class accepts it.
         drawn: dict[str, Any] = {} if render_mode is None else {"render_mode": render_mode}
         return _check_env(self.own(**{**arguments, **drawn}))
+
+    def batched(self, env_id: str, arguments: Mapping[str, Any]) -> BatchedFactory | None:
+        """Return a function (number of copies, device) -> environment if the user's class is a BatchedEnv."""
+        return factory(self.own, arguments) if is_batched(self.own) else None
 
     def source(self, env_id: str) -> Any:
         """Return the user's class or function that creates the environments."""

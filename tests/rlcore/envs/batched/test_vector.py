@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from gymnasium import spaces
@@ -41,7 +43,7 @@ def counter(limit: int | None = None) -> BatchedVectorEnv:
     return BatchedVectorEnv(Counter(2), SPEC, EpisodeSeeds(0, "env"), limit, {"state": ()})
 
 
-def cartpole(num_envs: int, **options: object) -> BatchedVectorEnv:
+def cartpole(num_envs: int, **options: Any) -> BatchedVectorEnv:
     return make_vector_env(EnvConfig(id="batched/CartPole-v1"), num_envs=num_envs, seed=3, **options)
 
 
