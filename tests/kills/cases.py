@@ -32,6 +32,7 @@ ENVIRONMENTS = (
     "Hopper-v5",
     "Shared-v0",
     "discrete_dummy",
+    "batched/CartPole-v1",
 )
 TIERS = {"snapshot": "CartPole-v1", "replay": "Hopper-v5", "boundary": "Shared-v0"}
 # Normalizers and annealing on; some 30 iterations, 10 checkpoints, 4 evaluations; short episodes with many ends.

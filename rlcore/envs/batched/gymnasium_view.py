@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from rlcore.envs.batched.env import BatchedEnv, Obs
-from rlcore.envs.batched.random import GOLDEN, BatchedRandom, mix
+from rlcore.envs.batched.random import BatchedRandom, episode_key
 
 
 class GymnasiumView(gymnasium.Env[Any, Any]):
@@ -27,9 +27,9 @@ class GymnasiumView(gymnasium.Env[Any, Any]):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Start an episode; without a seed, the next one of the last seed."""
         super().reset(seed=seed)
-        self._seed, self._episode = (self._seed, self._episode + 1) if seed is None else (seed, 0)
-        key = mix(mix(torch.tensor([self._seed]) * GOLDEN) + self._episode * GOLDEN)
-        self.env.random = BatchedRandom(key, torch.zeros_like(key))
+        self._seed, self._episode = (self._seed, self._episode + 1) if seed is None else (int(seed), 0)
+        seed, episode, first = (torch.tensor([value]) for value in (self._seed, self._episode, 0))
+        self.env.random = BatchedRandom(episode_key(seed, first, episode), first)
         return _numpy(self.env.reset(self.env.Config())), {}
 
     @torch.no_grad()

@@ -33,6 +33,17 @@ def mix(bits: Tensor) -> Tensor:
     return bits ^ ((bits >> 31) & ((1 << 33) - 1))
 
 
+def episode_key(seed: Tensor, number: Tensor, episode: Tensor) -> Tensor:
+    """Return the keys of episodes, [B] int64.
+
+    Args:
+        seed: seed of the stream, [B] or [] int64.
+        number: index of each environment, [B] int64.
+        episode: number of its episode, [B] int64.
+    """
+    return mix(mix(seed + number * GOLDEN) + episode * GOLDEN)
+
+
 @dataclass
 class BatchedRandom:
     """Random stream of B environments, one for the current episode of each.

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rlcore import streams
 from rlcore.envs.batched.env import BatchedEnv, Obs
-from rlcore.envs.batched.random import GOLDEN, BatchedRandom, mix
+from rlcore.envs.batched.random import BatchedRandom, episode_key
 from rlcore.envs.seeds import EpisodeSeeds
 from rlcore.errors import RunError
 from rlcore.spec import EnvSpec
@@ -63,7 +63,7 @@ class BatchedVectorEnv:
         number, again = self._index + self._seeds.offset, episode
         if self._seeds.stride is not None:
             number, again = number + episode * self._seeds.stride, torch.zeros_like(episode)
-        return BatchedRandom(mix(mix(self._base + number * GOLDEN) + again * GOLDEN), self._zeros(torch.int64))
+        return BatchedRandom(episode_key(self._base, number, again), self._zeros(torch.int64))
 
     # Stepping
 

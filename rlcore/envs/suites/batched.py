@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import gymnasium
+from gymnasium.envs.registration import EnvSpec as GymnasiumSpec
 from gymnasium.wrappers import TimeLimit
 
 from rlcore.envs.suites.suite import BatchedFactory, Suite
@@ -43,7 +44,7 @@ class BatchedSuite(Suite):
 
     def make(self, env_id: str, arguments: Mapping[str, Any], render_mode: str | None) -> gymnasium.Env:
         """Create one copy with the interface of Gymnasium, and its time limit."""
-        return view(self.source(env_id), arguments)
+        return view(self.source(env_id), env_id, arguments)
 
     def batched(self, env_id: str, arguments: Mapping[str, Any]) -> BatchedFactory:
         """Return a function (number of copies, device) -> batched environment."""
@@ -65,12 +66,13 @@ def factory(make: Any, arguments: Mapping[str, Any]) -> BatchedFactory:
     return lambda num_envs, device: make(num_envs, device, **arguments)
 
 
-def view(make: Any, arguments: Mapping[str, Any]) -> gymnasium.Env:
-    """Return one copy of a batched environment with the interface of Gymnasium, and its time limit."""
+def view(make: Any, name: str, arguments: Mapping[str, Any]) -> gymnasium.Env:
+    """Return one copy of a batched environment with id `name`, the interface of Gymnasium, and its time limit."""
     from rlcore.envs.batched.gymnasium_view import GymnasiumView
 
     env = make(1, "cpu", **arguments)
     one = GymnasiumView(env)
+    one.spec = GymnasiumSpec(name)
     return one if env.max_episode_steps is None else TimeLimit(one, env.max_episode_steps)
 
 

@@ -55,7 +55,7 @@ class OwnClass(Suite):
     def make(self, env_id: str, arguments: Mapping[str, Any], render_mode: str | None) -> gymnasium.Env:
         """Call the class or function, and check that the result is an environment."""
         if is_batched(self.own):
-            return view(self.own, arguments)
+            return view(self.own, self.own.__name__, arguments)
         # The argument is omitted if nothing is rendered, because not every class accepts it.
         drawn: dict[str, Any] = {} if render_mode is None else {"render_mode": render_mode}
         return _check_env(self.own(**{**arguments, **drawn}))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
@@ -12,6 +14,7 @@ from torch import Tensor
 from rlcore.config.groups import EnvConfig
 from rlcore.envs.batched.env import BatchedEnv, Transition
 from rlcore.envs.batched.vector import BatchedVectorEnv
+from rlcore.envs.make import make
 from rlcore.envs.seeds import EpisodeSeeds
 from rlcore.envs.vector.choose import make_vector_env
 from rlcore.errors import RunError, UserError
@@ -115,3 +118,13 @@ def test_wrapper_of_single_environments_is_refused() -> None:
     config = EnvConfig(id="batched/CartPole-v1", reward_as_observation=True)
     with pytest.raises(UserError, match="RewardAsObservation changes single environments"):
         make_vector_env(config, num_envs=2, seed=0)
+
+
+def test_view_of_one_copy_repeats_its_episodes() -> None:
+    with closing(make(EnvConfig(id="batched/Pendulum-v1"))) as env:
+        starts = [env.reset(seed=5)[0]["state"], env.reset()[0]["state"], env.reset()[0]["state"]]
+        assert np.array_equal(env.reset(seed=5)[0]["state"], starts[0])
+        assert len({tuple(start) for start in starts}) == 3
+        steps = [env.step(np.zeros(1, np.float32)) for _ in range(200)]
+    assert [step[3] for step in steps] == [False] * 199 + [True]
+    assert not any(step[2] for step in steps)

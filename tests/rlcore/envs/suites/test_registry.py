@@ -235,7 +235,8 @@ def test_register_refuses_duplicate_suite_name() -> None:
 def test_built_in_suites_have_presets() -> None:
     presets = {"classic control": "gym"}
     presets |= {
-        name: name for name in ("atari", "box2d", "crafter", "mujoco", "diambra", "dmc", "dummy", "minigrid", "small")
+        name: name
+        for name in ("atari", "batched", "box2d", "crafter", "mujoco", "diambra", "dmc", "dummy", "minigrid", "small")
     }
     for name, preset in presets.items():
         config, _ = compose([f"env={preset}", "exp=ppo", "algo.mlp_keys.encoder=[state]"])
