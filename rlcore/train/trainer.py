@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
-from torch import Tensor
 
 from rlcore import streams
 from rlcore.compiler import Compiler
@@ -218,17 +217,13 @@ class Trainer:
             raise RunError("call update() before collect(): the previous rollout has not been used")
         switches, before = read_switches(), self.policy_steps
         random = before < self.plan.random_steps
-        counts = self._step_counts()
+        actions = self.env_steps
         self.buffer.extend(*self.collector.collect(self.plan.collect_length, random))
-        if self.ranks.size > 1:
-            counts += self.ranks.sum(self._step_counts() - counts)
-            self.collector.env_steps, self.collector.policy_steps = counts.tolist()
+        if self.ranks.size > 1:  # all ranks have the same number of rows, but not of actions
+            self.collector.env_steps = actions + int(self.ranks.sum(torch.tensor(self.env_steps - actions)))
+            self.collector.policy_steps = before + (self.policy_steps - before) * self.ranks.size
         self._due, self._waiting = before, True
         refuse_changed_switches(switches)
-
-    def _step_counts(self) -> Tensor:
-        """Return the numbers of actions and of policy steps as a tensor [2]."""
-        return torch.tensor([self.env_steps, self.policy_steps])
 
     def update(self, on_batch: OnProgress | None = None) -> list[Metrics]:
         """Take a gradient step on each batch that is due.
