@@ -16,7 +16,8 @@ import pytest
 from rlcore.config.groups import EnvConfig
 from rlcore.envs.exact.recording import random_action
 from rlcore.envs.make import EnvSettings
-from rlcore.envs.vector.choose import make_vector_env, stream_seeds
+from rlcore.envs.seeds import EpisodeSeeds
+from rlcore.envs.vector.choose import make_vector_env
 from rlcore.envs.vector.serial import SerialVectorEnv
 from rlcore.envs.vector.subprocess import SubprocessVectorEnv
 from rlcore.errors import EnvironmentFault, UserError
@@ -41,7 +42,7 @@ def open_vector():
 
 
 def workers(env_id: str, num_envs: int = 2, tier: str = "snapshot", timeout: float = 60.0, **options):
-    seeds = stream_seeds(4, "env", 0, 0, tier)
+    seeds = EpisodeSeeds(4, "env", (0,), first_only=tier == "snapshot")
     return SubprocessVectorEnv(EnvSettings(env_id, **options), num_envs, seeds, tier, step_timeout=timeout)
 
 
