@@ -17,7 +17,7 @@ from flows.cli import serving
 from flows.workers.servers import own_login
 from rlcore.errors import UserError
 from tests import processes
-from tests.flows.workers.asking import basic
+from tests.flows.workers.test_guard import basic
 from tests.processes import answers, free_port
 from tests.retries import wait_for
 from tests.soaking import always, heavy

@@ -1,10 +1,9 @@
 """Procedures that write to disk, with their N-th storage operation failing for N = 1, 2, 3, … until none fails.
 
-    LD_PRELOAD=failing_disk.so python -m tests.faults.sweeps FOLDER
+    LD_PRELOAD=failing_disk.so python -m tests.faults.test_storage_sweeps FOLDER
 
-One process imports everything once. If the fault kills, it forks a child for each N and checks the files left.
-
-Prints a JSON line per sweep: procedure, fault, operations, failure (null if there is none).
+This process imports everything once. If the fault kills, it forks a child for each N and checks the files left. It
+prints a JSON line per sweep: procedure, fault, operations, failure (null if there is none).
 """
 
 from __future__ import annotations
@@ -16,12 +15,14 @@ import json
 import os
 import shutil
 import sys
+import tempfile
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from flows.config.compose import dump
@@ -34,10 +35,15 @@ from rlcore.store import checkpoint, retry
 from rlcore.store.directory import RunDirectory, write_json
 from rlcore.store.events import EventLog, read_events
 from rlcore.train.run_trainer import RunTrainer
-from tests.faults.failing_disk import FAULTS, KILL, Disk, Fault
+from tests.faults.failing_disk import FAULTS, KILL, Disk, Fault, environment
+from tests.retries import run_command
 from tests.runs import prepare, values
+from tests.soaking import heavy
+
+pytestmark = heavy
 
 DISK = Disk()
+ROOT = Path(__file__).resolve().parents[2]
 Acknowledge = Callable[[str], None]
 
 
@@ -393,6 +399,32 @@ def main(folder: Path) -> None:
             except AssertionError:
                 result["failure"] = traceback.format_exc()
             print(json.dumps(result), flush=True)
+
+
+# The test ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def swept(library: Path) -> Iterator[list[dict[str, Any]]]:
+    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # thousands of fsyncs that are not needed here
+    with tempfile.TemporaryDirectory(dir=memory) as folder:
+        done = run_command(
+            [sys.executable, "-m", "tests.faults.test_storage_sweeps", folder],
+            cwd=ROOT,
+            env=os.environ | environment(library) | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+            text=True,
+        )
+    assert done.returncode == 0, done.stderr[-3000:]
+    yield [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.mark.parametrize("procedure", PROCEDURES)
+def test_failed_disk_operation_loses_nothing_acknowledged(swept: list[dict[str, Any]], procedure: str) -> None:
+    found = [result for result in swept if result["procedure"] == procedure]
+    print(f"{procedure}: " + "; ".join(f"{result['operations']} x {result['fault']}" for result in found))
+    assert [result["failure"] for result in found if result["failure"]] == []
+    assert len(found) >= 2
+    assert all(result["operations"] >= 5 for result in found)
 
 
 if __name__ == "__main__":
