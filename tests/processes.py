@@ -135,7 +135,8 @@ def count(run: RunDirectory, kind: str) -> int:
     return sum(event["kind"] == kind for event in read_events(run.events))
 
 
-def digest(run: RunDirectory) -> str:
+def digest_of(run: RunDirectory) -> str:
+    """Return the digest of the newest checkpoint."""
     return checkpoint.manifest(checkpoint.resolve(run, "latest"))["digest"]
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from rlcore.store.directory import RunDirectory
 from rlcore.train.run_trainer import RunTrainer
-from tests.processes import digest
+from tests.processes import digest_of
 from tests.runs import prepare
 from tests.soaking import always, heavy, soak
 
@@ -64,14 +64,14 @@ def trained(folder: Path, env_id: str = "CartPole-v1", cuts: tuple[int, ...] = (
 )
 def test_training_in_segments_gives_same_digest(env_id: str, tmp_path: Path) -> None:
     # Seven iterations of 64 rows; no checkpoint was due at most cuts.
-    whole = digest(trained(tmp_path / "one", env_id))
-    assert digest(trained(tmp_path / "two", env_id, cuts=(4,))) == whole
-    assert digest(trained(tmp_path / "seven", env_id, cuts=(1, 2, 3, 4, 5, 6))) == whole
+    whole = digest_of(trained(tmp_path / "one", env_id))
+    assert digest_of(trained(tmp_path / "two", env_id, cuts=(4,))) == whole
+    assert digest_of(trained(tmp_path / "seven", env_id, cuts=(1, 2, 3, 4, 5, 6))) == whole
 
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return digest(trained(tmp_path_factory.mktemp("plain") / "run"))
+    return digest_of(trained(tmp_path_factory.mktemp("plain") / "run"))
 
 
 @pytest.mark.parametrize(
@@ -90,9 +90,9 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> str:
     ids=str,
 )
 def test_monitoring_settings_keep_digest(settings: dict[str, Any], plain: str, tmp_path: Path) -> None:
-    assert digest(trained(tmp_path / "run", **settings)) == plain
+    assert digest_of(trained(tmp_path / "run", **settings)) == plain
 
 
 @pytest.mark.parametrize("settings", [{"seed": 1}, {"algo__gamma": 0.98}, {"env__max_episode_steps": 71}], ids=str)
 def test_learning_settings_change_digest(settings: dict[str, Any], plain: str, tmp_path: Path) -> None:
-    assert digest(trained(tmp_path / "run", **settings)) != plain
+    assert digest_of(trained(tmp_path / "run", **settings)) != plain

@@ -30,7 +30,7 @@ from tests.processes import (
     ROOT,
     changed,
     count,
-    digest,
+    digest_of,
     environment,
     finish_here,
     free_port,
@@ -190,7 +190,7 @@ def assert_all_trials_completed_once(
     typed = changed(typed, f"run_dir={machines.one / name}")
     undisturbed = create_run(*compose(typed), typed)
     make_env(undisturbed)
-    assert digest(disturbed) == finish_here(undisturbed)
+    assert digest_of(disturbed) == finish_here(undisturbed)
     shown = json.loads(machines.prefect("flow-run", "ls", "--flow-name", "train-ppo", "--output", "json"))
     assert len([one for one in shown if name in one["tags"]]) == len(trials)
 

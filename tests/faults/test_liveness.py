@@ -20,7 +20,7 @@ from rlcore.store.events import read_events
 from tests.processes import (
     NO_STORE,
     count,
-    digest,
+    digest_of,
     end,
     environment,
     finish_here,
@@ -105,7 +105,7 @@ def test_train_ended_by_signals_resumes_to_same_digest(home: Path) -> None:
         os.kill(pid, signal.SIGCONT)
     code, output = end(process)
     assert code == 0, output
-    assert digest(run) == finish_here(prepare(home / "whole", **RUN))
+    assert digest_of(run) == finish_here(prepare(home / "whole", **RUN))
 
 
 def test_train_saves_checkpoint_when_terminal_closes(home: Path) -> None:

@@ -19,7 +19,7 @@ import torch
 from rlcore.store import checkpoint
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import read_events
-from tests.processes import NO_STORE, count, digest, end, kill_all, one, orphans, processes, start, wait_for
+from tests.processes import NO_STORE, count, digest_of, end, kill_all, one, orphans, processes, start, wait_for
 from tests.runs import prepare
 from tests.soaking import always, heavy, soak
 
@@ -64,7 +64,7 @@ def test_killed_rank_resumes_to_same_digest(algo: str, home: Path) -> None:
     process.send_signal(signal.SIGINT)
     assert end(process)[0] == 130
     assert not orphans(home)
-    assert digest(trained(home, "cut")) == digest(whole)
+    assert digest_of(trained(home, "cut")) == digest_of(whole)
     learning, _ = checkpoint.load(checkpoint.resolve(whole, "latest"))
     assert list(learning["ranks"]) == ["0", "1"]
     assert learning["ranks"]["0"]["learner"] == []

@@ -137,21 +137,6 @@ def checkpointed_run(
     return run
 
 
-IMAGE_SPEC = CARTPOLE | {
-    "id": "Camera-v0",
-    "obs": {
-        "speed": VECTOR | {"shape": [2], "dtype": "float32", "n": None, "start": 0},
-        "camera": VECTOR
-        | {
-            "shape": [40, 40, 3],
-            "dtype": "uint8",
-            "n": None,
-            "start": 0,
-            "kind": "image",
-            "window": {"frames": 3, "dilation": 1},
-        },
-    },
-}
 DICT_SPEC = CARTPOLE | {
     "id": "Rooms-v0",
     "obs": {
@@ -210,13 +195,6 @@ def record_final_evaluation(run: RunDirectory) -> None:
     results = {"greedy": {"mean": 300.0, "std": 20.0, "ci95": [296.0, 304.0], "episodes": 100}}
     EventLog(run.events).append("evaluation", policy_steps=4096, final=True, **results)
     write_json(run.evaluations / "4096.json", results)
-
-
-def digest_of(run: RunDirectory) -> str:
-    """The digest of its newest checkpoint."""
-    from rlcore.store import checkpoint
-
-    return checkpoint.manifest(checkpoint.resolve(run, "latest"))["digest"]
 
 
 def named(run: RunDirectory, name: str) -> RunDirectory:

@@ -21,8 +21,8 @@ from flows.stages.register_model import register_model
 from flows.tracking.mlflow_store import connect
 from rlcore.errors import UserError
 from rlcore.store.directory import RunDirectory
-from tests.flows.synthetic_runs import checkpointed_run, digest_of, evaluations, named
-from tests.processes import at_once
+from tests.flows.synthetic_runs import checkpointed_run, evaluations, named
+from tests.processes import at_once, digest_of
 from tests.soaking import always, heavy
 
 if TYPE_CHECKING:

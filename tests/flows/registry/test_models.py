@@ -38,12 +38,11 @@ from tests.flows.synthetic_runs import (
     checkpointed_run,
     config_of,
     configured,
-    digest_of,
     evaluations,
     named,
     record_final_evaluation,
 )
-from tests.processes import at_once
+from tests.processes import at_once, digest_of
 from tests.soaking import always, heavy
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -24,7 +24,7 @@ from flows.stages.register_model import register_model
 from flows.workers.servers import own_login
 from rlcore.functional import tree
 from rlcore.store.directory import RunDirectory
-from tests.flows.synthetic_runs import DICT_SPEC, IMAGE_SPEC, checkpointed_run, evaluations, named
+from tests.flows.synthetic_runs import CARTPOLE, DICT_SPEC, VECTOR, checkpointed_run, evaluations, named
 from tests.probes import recurrent
 from tests.processes import ROOT, answers, free_port
 from tests.retries import wait_for
@@ -36,6 +36,21 @@ pytestmark = [
     # MLflow itself raises warnings at import and in use; warnings of our own code are still errors.
     pytest.mark.filterwarnings("default", "error:::flows", "error:::rlcore"),
 ]
+IMAGE_SPEC = CARTPOLE | {
+    "id": "Camera-v0",
+    "obs": {
+        "speed": VECTOR | {"shape": [2], "dtype": "float32", "n": None, "start": 0},
+        "camera": VECTOR
+        | {
+            "shape": [40, 40, 3],
+            "dtype": "uint8",
+            "n": None,
+            "start": 0,
+            "kind": "image",
+            "window": {"frames": 3, "dilation": 1},
+        },
+    },
+}
 
 
 @dataclass(frozen=True)

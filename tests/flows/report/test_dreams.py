@@ -26,7 +26,7 @@ from rlcore.store.config_file import config_of
 from rlcore.store.directory import RunDirectory
 from rlcore.train.run_trainer import RunTrainer
 from tests.flows.synthetic_runs import CARTPOLE, VECTOR, checkpointed_run, configured
-from tests.processes import digest
+from tests.processes import digest_of
 from tests.rlcore.evaluation.test_video import read
 from tests.runs import SMALL_DREAMER, prepare
 from tests.soaking import always, heavy
@@ -298,5 +298,5 @@ def test_dreams_do_not_change_training(tmp_path: Path) -> None:
             session.save()
         session.close()
         assert session.learner.updates > 3 and boundary.policy_steps == 160
-        digests.append(digest(run))
+        digests.append(digest_of(run))
     assert digests[0] == digests[1]

@@ -13,7 +13,8 @@ from flows.stages.register_model import register_model
 from rlcore.evaluation.policy import load_policy
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import EventLog
-from tests.flows.synthetic_runs import checkpointed_run, digest_of
+from tests.flows.synthetic_runs import checkpointed_run
+from tests.processes import digest_of
 
 GREEDY = {"mean": 90.0, "ci95": [89.0, 91.0], "returns": [90.0] * 100}
 SUMMARY: dict[str, Any] = {

@@ -23,7 +23,7 @@ from rlcore.store import checkpoint
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import read_events
 from rlcore.train.run_trainer import RunTrainer
-from tests.processes import NO_STORE, digest, environment, finish_here, shepherd
+from tests.processes import NO_STORE, digest_of, environment, finish_here, shepherd
 from tests.retries import wait_for
 from tests.runs import prepare
 
@@ -63,7 +63,7 @@ def test_trainer_forwards_work_and_raises_disk_fault(tmp_path: Path, monkeypatch
 
 
 def test_trainer_process_matches_training_in_process(undisturbed: RunDirectory, tmp_path: Path) -> None:
-    assert digest(finished(tmp_path / "run", **SETTINGS)) == digest(undisturbed)
+    assert digest_of(finished(tmp_path / "run", **SETTINGS)) == digest_of(undisturbed)
 
 
 def test_resumed_trainer_runs_pending_evaluation_first(tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_early_stop_is_unchanged_by_interruption(tmp_path: Path) -> None:
     train(run)
     trainer_for(run).stop()
     assert evaluations(run) == evaluated_at
-    assert digest(run) == digest(whole)
+    assert digest_of(run) == digest_of(whole)
 
 
 def evaluations(run: RunDirectory) -> list[int]:
@@ -191,7 +191,7 @@ def test_train_skips_damaged_newest_checkpoint(undisturbed: RunDirectory, tmp_pa
     tensors.write_bytes(content)
     train(run)
     trainer_for(run).stop()
-    assert digest(run) == digest(undisturbed)
+    assert digest_of(run) == digest_of(undisturbed)
     assert "tensors.safetensors has changed since it was written" in run.log.read_text()
 
 

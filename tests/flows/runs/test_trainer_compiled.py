@@ -18,7 +18,7 @@ from flows.stages.train import train
 from rlcore.errors import UserError
 from rlcore.store import checkpoint
 from rlcore.store.directory import RunDirectory
-from tests.processes import digest
+from tests.processes import digest_of
 from tests.retries import Patience
 from tests.runs import prepare
 from tests.soaking import soak
@@ -46,7 +46,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def finish(run: RunDirectory) -> str:
     train(run)
     trainer_for(run).stop()
-    return digest(run)
+    return digest_of(run)
 
 
 def test_compiled_run_resumes_bitwise_after_rebuild(tmp_path: Path, cache: Path) -> None:

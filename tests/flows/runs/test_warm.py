@@ -25,7 +25,7 @@ from rlcore.errors import RunError
 from rlcore.store.directory import RunDirectory
 from rlcore.system.forked import UNKNOWN, Forked
 from tests.flows.synthetic_runs import synthetic_run, train_a_while
-from tests.processes import digest, environment, finish_here, wait_for
+from tests.processes import digest_of, environment, finish_here, wait_for
 from tests.runs import prepare
 from tests.soaking import always, heavy
 
@@ -44,7 +44,7 @@ def train_run(path: Path, **dotted: Any) -> tuple[str, Any]:
     train(run)
     trainer = trainer_for(run)
     trainer.stop()
-    return digest(run), trainer.process
+    return digest_of(run), trainer.process
 
 
 @always
@@ -72,7 +72,7 @@ def test_killed_forked_trainer_is_reported_and_resumed(tmp_path: Path) -> None:
         trainer.advance()
     train(run)
     trainer_for(run).stop()
-    assert digest(run) == finish_here(whole)
+    assert digest_of(run) == finish_here(whole)
 
 
 def test_forked_trainer_with_two_ranks_matches_fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,10 +20,6 @@ BASE = ["exp=ppo", f"algo.total_steps={PACE.budget}", f"evaluation.every={PACE.e
 SPACE = ["algo.optimizer.lr=tag(log,interval(1e-5,1e-1))", "algo.update_epochs=interval(1,9)"]
 
 
-class Killed(BaseException):
-    """Stands for a kill of the driver process."""
-
-
 def score(params: dict[str, Any], seed: int, evaluation: int) -> float:
     """Return the mean return of an evaluation, with the optimum at lr=1e-3, update_epochs=5."""
     lr, epochs = params["algo.optimizer.lr"], params["algo.update_epochs"]

@@ -13,9 +13,13 @@ from flows.sweeps import study as study_module
 from flows.sweeps.driving import Sweep, trials
 from flows.sweeps.folder import SweepFolder
 from flows.sweeps.jobs import read_reports, trainings
-from tests.flows.sweeps.fake import EVALUATIONS, PACE, FakeExecutor, Killed, drive, evaluate, make_sweep, trial_results
+from tests.flows.sweeps.fake import EVALUATIONS, PACE, FakeExecutor, drive, evaluate, make_sweep, trial_results
 
 BATCHES = ["sweep.trials=12", "sweep.batch=3", "sweep.startup=3", "sweep.warmup=0", "sweep.confirm_seeds=0"]
+
+
+class Killed(BaseException):
+    """Stands for a kill of the driver process."""
 
 
 @pytest.fixture(autouse=True)

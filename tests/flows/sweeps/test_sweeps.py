@@ -18,7 +18,7 @@ from flows.config.compose import compose
 from flows.sweeps.group_runs import group_of
 from rlcore.errors import UserError
 from rlcore.store.directory import RunDirectory
-from tests.processes import NO_STORE, count, digest, end, kill_all, orphans, send, start, wait_for
+from tests.processes import NO_STORE, count, digest_of, end, kill_all, orphans, send, start, wait_for
 from tests.soaking import always, heavy
 from tests.stores import furnish, standing_api
 
@@ -117,7 +117,7 @@ def test_sweep_is_unchanged_by_kills(site: Path) -> None:
     assert all(trial["policy_steps"] > 0 for trial in whole["trials"])
     others = runs(site, WHOLE)
     for name, run in runs(site, KILLED).items():
-        assert digest(run) == digest(others[name]), name
+        assert digest_of(run) == digest_of(others[name]), name
 
 
 def test_killed_trial_resumes_from_checkpoint(site: Path) -> None:

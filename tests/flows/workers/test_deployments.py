@@ -30,7 +30,7 @@ from tests import processes
 from tests.flows.compare.runs import group_of
 from tests.flows.workers.site import Site
 from tests.kills import workers
-from tests.processes import changed, count, digest, finish_here, wait_for
+from tests.processes import changed, count, digest_of, finish_here, wait_for
 from tests.soaking import always, heavy, soak
 from tests.stores import furnish, query
 
@@ -126,7 +126,7 @@ class Pair:
 def test_reproduce_deployment_gives_identical_digest(site: Site, killed: Killed) -> None:
     shown = site.prefect("deployment", "run", "reproduce/default", "-p", f"source={killed.run.path}", "--watch")
     again = RunDirectory(killed.run.path.with_name(f"{killed.run.path.name}_again"))
-    assert digest(again) == digest(killed.run)
+    assert digest_of(again) == digest_of(killed.run)
     (flow_run,) = site.ask("flow_runs/filter", flows={"name": {"any_": ["reproduce"]}})
     state, message = site.state(flow_run["id"])
     assert (state, message.startswith("identical, ")) == ("COMPLETED", True), message
@@ -188,7 +188,7 @@ def test_killed_flow_run_retry_matches_undisturbed_digest(site: Site, killed: Ki
     typed = ["exp=ppo", *SMALL, f"run_dir={tmp_path / 'undisturbed'}"]
     undisturbed = create_run(*compose(typed), typed)
     make_env(undisturbed)
-    assert digest(killed.run) == finish_here(undisturbed)
+    assert digest_of(killed.run) == finish_here(undisturbed)
 
 
 @always
@@ -338,7 +338,7 @@ def test_ten_queued_flow_runs_train_independently(site: Site) -> None:
     assert {site.ended(flow_run, 600)[0] for flow_run in queued} == {"COMPLETED"}
     runs = [site.run(flow_run) for flow_run in queued]
     assert len({run.path for run in runs}) == 10
-    assert len({digest(run) for run in runs}) == 1  # the same config, undisturbed by the others
+    assert len({digest_of(run) for run in runs}) == 1  # the same config, undisturbed by the others
     assert [run.read_config()["group"] for run in runs] == [f"queue{i}" for i in range(10)]
 
 
