@@ -42,16 +42,17 @@ class BatchedEnv(ABC):
     and `step` must not change tensors in place, and must not read a tensor's value (for example by `if`, `float()` or
     `.any()` in a condition), because this would make a GPU wait.
 
+    Args:
+        num_envs: B; also an attribute.
+        device: device of all tensors; also an attribute.
+
     Attributes:
         observation_space: space of one copy; a Box, Discrete or MultiDiscrete, or a nested Dict of them.
         action_space: space of the action of one copy.
         max_episode_steps: an episode is truncated after this number of steps; None: no limit.
         max_num_envs: largest B; None: no limit.
-        Config: dataclass of the values that `reset` may set, with their defaults.
         state: name -> [B, ...], the state of the copies.
         random: source of all random numbers.
-        num_envs: B.
-        device: device of all tensors.
     """
 
     observation_space: ClassVar[spaces.Space[Any]]

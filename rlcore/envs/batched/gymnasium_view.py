@@ -28,8 +28,8 @@ class GymnasiumView(gymnasium.Env[Any, Any]):
         """Start an episode; without a seed, the next one of the last seed."""
         super().reset(seed=seed)
         self._seed, self._episode = (self._seed, self._episode + 1) if seed is None else (int(seed), 0)
-        seed, episode, first = (torch.tensor([value]) for value in (self._seed, self._episode, 0))
-        self.env.random = BatchedRandom(episode_key(seed, first, episode), first)
+        base, episode, zero = (torch.tensor([value]) for value in (self._seed, self._episode, 0))
+        self.env.random = BatchedRandom(episode_key(base, zero, episode), zero)
         return _numpy(self.env.reset(self.env.Config())), {}
 
     @torch.no_grad()

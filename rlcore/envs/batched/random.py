@@ -34,12 +34,15 @@ def mix(bits: Tensor) -> Tensor:
 
 
 def episode_key(seed: Tensor, number: Tensor, episode: Tensor) -> Tensor:
-    """Return the keys of episodes, [B] int64.
+    """Compute the keys of the random streams of episodes.
 
     Args:
-        seed: seed of the stream, [B] or [] int64.
+        seed: seed of the run's stream, [B] int64.
         number: index of each environment, [B] int64.
         episode: number of its episode, [B] int64.
+
+    Returns:
+        The keys, [B] int64.
     """
     return mix(mix(seed + number * GOLDEN) + episode * GOLDEN)
 
