@@ -139,7 +139,7 @@ def refuse_unfit(source: str, spec: EnvSpec, env: EnvConfig) -> None:
 
 def _refuse_checkpoint(path: Path, env: EnvConfig) -> None:
     """Raise UserError if a checkpoint is damaged, has no replay buffer, or clips rewards in another way than `env`."""
-    if wrong := checkpoint.damage(path):
+    if wrong := _damage(path.absolute(), path.stat().st_mtime_ns):
         raise UserError(f"{path}: the checkpoint is damaged ({wrong}); choose another one")
     theirs = config_of(run := RunDirectory.of_checkpoint(path.absolute())).env
     if not checkpoint.manifest(path).get("chunks"):
@@ -152,6 +152,15 @@ def _refuse_checkpoint(path: Path, env: EnvConfig) -> None:
             f"{path}: its rewards are clipped (env.clip_rewards=true), so that the original ones cannot be restored; "
             f"set env.clip_rewards=true and env.reward_scale={theirs.reward_scale:g}"
         )
+
+
+@functools.cache
+def _damage(path: Path, changed: int) -> str | None:
+    """Return `checkpoint.damage(path)`. A sweep asks for it many times before its first trial.
+
+    `changed` is the time of the last change of the folder, in nanoseconds.
+    """
+    return checkpoint.damage(path)
 
 
 def digest(source: str) -> str:

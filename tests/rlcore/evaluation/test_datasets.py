@@ -198,6 +198,21 @@ def test_new_run_refuses_other_source(source: RunDirectory, tmp_path: Path, type
     assert not (tmp_path / "new").exists()
 
 
+def test_refuse_unfit_verifies_checkpoint_once(
+    source: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sweep checks many points, all with the same `buffer.load_from`."""
+    shutil.copytree(source.path, tmp_path / "run")
+    verified: list[Path] = []
+    damage = checkpoint.damage
+    monkeypatch.setattr(checkpoint, "damage", lambda path: (verified.append(path), damage(path))[1])
+    config = compose([*TYPED, "env.id=Pendulum-v1"])[0]
+    path = tmp_path / "run" / "checkpoints" / "16"
+    for _ in range(3):
+        datasets.refuse_unfit(str(path), datasets.read_spec(str(path)), config.env)
+    assert verified == [path]
+
+
 def test_refuse_unfit_of_clipped_rewards(source: RunDirectory, tmp_path: Path) -> None:
     shutil.copytree(source.path, tmp_path / "run")
     run = RunDirectory(tmp_path / "run")
