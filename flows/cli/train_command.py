@@ -10,8 +10,9 @@ import json
 import logging
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from flows.config.compose import compose_existing
 from flows.process.exits import name_continuation
@@ -55,8 +56,9 @@ def resume(run_dir: str, overrides: Sequence[str]) -> None:
 
         run = RunDirectory.existing(run_dir)
         run.refuse_second_writer()
-        _, values = compose_existing(run.config, overrides)  # report errors before any file changes
-        lost = ", ".join(sorted(values.keys() - run.read_config().keys()))
+        stored = run.read_config()
+        _, values = compose_existing(run.config, overrides, stored)  # report errors before any file changes
+        lost = ", ".join(sorted(_missing_keys(values, stored)))
         if overrides:
             check_servers()
             change_run(run, overrides)
@@ -65,6 +67,15 @@ def resume(run_dir: str, overrides: Sequence[str]) -> None:
             print_safely(f"{run_dir}: already finished ({run.read_summary()['policy_steps']:,} policy steps); {why}")
         else:
             _flow(run)
+
+
+def _missing_keys(values: Mapping[str, Any], stored: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """Yield the dotted keys, at every level, that are in `values` but not in `stored`; of a missing group, its key."""
+    for key, value in values.items():
+        if key not in stored:
+            yield f"{prefix}{key}"
+        elif isinstance(value, Mapping) and isinstance(stored[key], Mapping):
+            yield from _missing_keys(value, stored[key], f"{prefix}{key}.")
 
 
 def reproduce(source: str, run_dir: str = "", as_json: bool = False) -> None:

@@ -80,12 +80,15 @@ def compose_for_script(overrides: Sequence[str]) -> DictConfig:
         return config
 
 
-def compose_existing(config_yaml: Path, overrides: Sequence[str]) -> tuple[RunConfig, dict[str, Any]]:
+def compose_existing(
+    config_yaml: Path, overrides: Sequence[str], stored: Mapping[str, Any] | None = None
+) -> tuple[RunConfig, dict[str, Any]]:
     """Compose and check the config of an existing run.
 
     Args:
         config_yaml: the file `config.yaml` of the run.
         overrides: `key=value` arguments that change single keys of the file.
+        stored: content of the file; None: it is read.
 
     Returns:
         The typed config, and the same values as nested dicts for `config.yaml`.
@@ -93,7 +96,11 @@ def compose_existing(config_yaml: Path, overrides: Sequence[str]) -> tuple[RunCo
     Raises:
         UserError: an argument or the file has errors; the message lists all of them.
     """
-    return _compose_from(config_yaml, lambda file: RunDirectory(file.parent).read_config(), overrides)
+
+    def read(file: Path) -> Mapping[str, Any]:
+        return RunDirectory(file.parent).read_config() if stored is None else stored
+
+    return _compose_from(config_yaml, read, overrides)
 
 
 def compose_params(file: Path, overrides: Sequence[str]) -> tuple[RunConfig, dict[str, Any]]:

@@ -12,13 +12,18 @@ from rlcore.store.directory import write_json
 from tests.runs import lay_out
 
 
-@pytest.mark.parametrize("lost", ["", "plugins, run_benchmarks"])
+@pytest.mark.parametrize("lost", ["", "plugins, run_benchmarks", "algo.actor.layer_norm, algo.gamma, env.wrapper"])
 def test_resume_names_lost_config_keys(tmp_path: Path, capsys: pytest.CaptureFixture[str], lost: str) -> None:
     tree = compose(["exp=ppo", "model_manager.disabled=true"])[1]
     run = lay_out(tmp_path / "run", tree)
     write_json(run.summary, {"status": "finished", "policy_steps": 65536})
-    if lost:
-        run.config.write_text(dump(tree).partition("plugins:")[0])
+    for place in filter(None, lost.split(", ")):
+        group, key = tree, place
+        while "." in key:
+            name, _, key = key.partition(".")
+            group = group[name]
+        del group[key]
+    run.config.write_text(dump(tree))
     resume(str(run.path), [])
     end = f"config.yaml lacks {lost}; restore it from a copy" if lost else "nothing to do"
     assert capsys.readouterr().out == f"{run.path}: already finished (65,536 policy steps); {end}\n"
