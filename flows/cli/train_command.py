@@ -63,7 +63,8 @@ def resume(run_dir: str, overrides: Sequence[str]) -> None:
             check_servers()
             change_run(run, overrides)
         if is_over(run):
-            why = f"{run.config.name} lacks {lost}; restore it from a copy" if lost else "nothing to do"
+            cut = f"{run.config.name} has no value for {lost}; if the file was cut, restore it from a copy"
+            why = cut if lost else "nothing to do"
             print_safely(f"{run_dir}: already finished ({run.read_summary()['policy_steps']:,} policy steps); {why}")
         else:
             _flow(run)
