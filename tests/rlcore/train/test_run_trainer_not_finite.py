@@ -11,7 +11,7 @@ import torch
 
 from rlcore.errors import RunError
 from rlcore.train.run_trainer import RunTrainer
-from tests.rlcore.train.test_pace import SAC
+from tests.rlcore.train.test_run_trainer_pace import SAC
 from tests.runs import SMALL_DREAMER, prepare
 
 
