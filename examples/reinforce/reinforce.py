@@ -100,8 +100,8 @@ class Learner(protocols.Learner):
     def update(self, batch: Batch, rng: np.random.Generator) -> dict[str, Any]:
         rows, step = batch.steps, transitions(batch)
         last = self.agent(batch.last.obs)[1].detach()
-        reward = step.reward.clone()  # the baseline estimates the return after the last row
-        reward[-1] += self.config.gamma * last * (~step.done[-1]).float()
+        reward = step.reward.clone()
+        reward[-1] += self.config.gamma * last * (~step.done[-1]).float()  # estimated return after the rollout
         returns = discounted_sum(reward, self.config.gamma * (~step.done).float())
         self.updates += 1
         return self.step(*map_leaves(lambda x: x.flatten(0, 1), (rows.obs, rows.action, returns, step.weight)))
