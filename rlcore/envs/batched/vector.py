@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -13,10 +14,12 @@ from rlcore.envs.batched.env import BatchedEnv, Obs
 from rlcore.envs.batched.random import BatchedRandom, episode_key
 from rlcore.envs.seeds import EpisodeSeeds
 from rlcore.errors import RunError
+from rlcore.functional.tree import map_leaves
 from rlcore.spec import EnvSpec
 from rlcore.types import Episode, State, TimeStep
 
 FORMAT = 1  # of state_dict
+FINISHED = ("ended", "return", "length")  # names of the tensors in `BatchedVectorEnv._finished`
 
 
 class BatchedVectorEnv:
@@ -141,8 +144,8 @@ class BatchedVectorEnv:
             "episode": self._episode,
             "length": self._length,
             "return": self._return,
-            "ended": self._ended,
-            "finished": dict(zip(("ended", "return", "length"), finished, strict=False)),
+            "last": asdict(self._last),
+            "finished": dict(zip(FINISHED, finished, strict=False)),  # {} if no step was taken since pop_episodes
         }
 
     def load_state_dict(self, state: State) -> None:
@@ -155,18 +158,16 @@ class BatchedVectorEnv:
                 )
         if not state["started"]:
             return
-        own = {name: state[name].to(self.device) for name in ("count", "episode", "length", "return", "ended")}
-        self._episode, self._length, self._return = own["episode"], own["length"], own["return"]
-        self._ended = own["ended"]
+        tensors = {name: part for name, part in state.items() if name not in ("format", "num_envs", "started")}
+        state = map_leaves(lambda part: part.to(self.device), tensors)
+        self._episode, self._length, self._return = state["episode"], state["length"], state["return"]
+        self._last = last = TimeStep(**state["last"])
+        self._ended = last.terminated | last.truncated
         self.env.random = self._stream(self._episode)
-        self.env.random.count = own["count"]
-        self.env.state = {name: value.to(self.device) for name, value in state["state"].items()}
-        finished = (
-            [state["finished"][name].to(self.device) for name in ("ended", "return", "length")]
-            if state["finished"]
-            else []
-        )
-        self._finished = list(zip(*finished, strict=True)) if finished else []
+        self.env.random.count = state["count"]
+        self.env.state = dict(state["state"])
+        finished = [state["finished"][name] for name in FINISHED if name in state["finished"]]
+        self._finished = list(zip(*finished, strict=True))
 
     def close(self) -> None:
         """Do nothing: there are no processes."""

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from rlcore import streams
 from rlcore.envs.batched.vector import BatchedVectorEnv
+from rlcore.envs.exact.recording import random_action
 from rlcore.envs.exact.tier import TierReport
 from rlcore.errors import EnvironmentFault
-from rlcore.functional.noise import Noise
-from rlcore.spec import ActionSpec
+from rlcore.spec import EnvSpec
 from rlcore.types import TimeStep
 
 COPIES, STEPS = 6, 600
@@ -36,8 +38,8 @@ def check_batched(create: Create, place: str) -> TierReport:
         EnvironmentFault: A check failed.
     """
     envs = create(COPIES, "cpu")
-    noise = Noise(0, "probe")
-    actions = [random_actions(envs.spec.action, noise, COPIES) for _ in range(STEPS)]
+    rng = streams.generator(0, "probe")
+    actions = [_random_actions(envs.spec, rng) for _ in range(STEPS)]
     _refuse_reads(create, actions[0], place)
     steps = [envs.reset()]
     _check_values(steps[0], envs, place)
@@ -77,17 +79,9 @@ def check_batched(create: Create, place: str) -> TierReport:
     )
 
 
-def random_actions(action: ActionSpec, noise: Noise, count: int) -> Tensor:
-    """Draw uniform actions in the environment's format, [count, *shape]; an unbounded element is drawn from [-1, 1)."""
-    uniform = noise.uniform(count, *action.shape)
-    if action.continuous:
-        low, high = (
-            torch.tensor([edge if abs(edge) != float("inf") else other for edge in edges]).view(action.shape)
-            for edges, other in ((action.low, -1.0), (action.high, 1.0))
-        )
-        return (low + (high - low) * uniform).to(getattr(torch, action.dtype))
-    choices, start = (torch.tensor(values).view(action.shape) for values in (action.nvec, action.start))
-    return (start + (uniform * choices).long()).to(getattr(torch, action.dtype))
+def _random_actions(spec: EnvSpec, rng: np.random.Generator) -> Tensor:
+    """Draw random actions in the environment's format, [COPIES, *shape]."""
+    return torch.from_numpy(np.stack([np.asarray(random_action(spec, rng)) for _ in range(COPIES)]))
 
 
 def _refuse_reads(create: Create, action: Tensor, place: str) -> None:

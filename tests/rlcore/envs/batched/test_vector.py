@@ -88,6 +88,13 @@ def test_restored_state_continues_with_same_bits() -> None:
     for action in actions[:40]:
         first.step(action)
     second.load_state_dict(first.state_dict())
+    third = cartpole(16)
+    third.load_state_dict(second.state_dict())  # saved again before the first step
+    here, saved = first.boundary(), third.boundary()
+    assert here is not None
+    assert saved is not None
+    assert torch.equal(here.obs["state"], saved.obs["state"])
+    second = third
     for action in actions[40:]:
         one, two = first.step(action), second.step(action)
         assert torch.equal(one.obs["state"], two.obs["state"])
