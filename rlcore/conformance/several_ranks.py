@@ -297,6 +297,7 @@ def on_two_ranks(work: Callable[..., Any]) -> list[Any]:
 
     Args:
         work: function that is called as `work(ranks=...)` in each thread, with an object of type `rlcore.types.Ranks`.
+            It builds its training with `fresh`.
 
     Returns:
         The results of rank 0 and rank 1. If a call raises an exception, this exception is raised instead.

@@ -34,7 +34,8 @@ def fresh(config: RunConfig, **how: Any) -> Trainer:
     one = repr(dataclasses.replace(config.env, num_envs=1))  # the card does not depend on the number of environments
     if one not in _CARDS:
         _CARDS[one] = environment_card(config.env)
-    with _BUILDING:  # threads share torch's global generator, which initializes layers
+    # Threads share torch's global generator, which initializes layers: two that save and restore it can deadlock.
+    with _BUILDING:
         return Trainer(config, _CARDS[one], **how)
 
 

@@ -11,6 +11,7 @@ from torch.utils.data import BatchSampler, RandomSampler
 
 from rlcore.config.groups import RunConfig
 from rlcore.conformance.several_ranks import on_two_ranks
+from rlcore.conformance.trainings import fresh
 from rlcore.train.arithmetic import count
 from rlcore.train.trainer import Trainer
 from tests.contract.test_registry import SETTINGS
@@ -52,7 +53,7 @@ def test_on_policy_step_counts_match_sheeprl(algo: str, ranks: int, total: int, 
     wide = dataclasses.replace(one.config, fabric=dataclasses.replace(one.config.fabric, devices=ranks))
 
     def trained(**how: Any) -> tuple[int, int]:
-        training = Trainer(one.config, one.card, **how)
+        training = fresh(one.config, **how)
         training.config = wide  # set afterwards, because ranks as threads need no Fabric with several devices
         return len(list(training)), training.learner.updates
 
@@ -87,7 +88,7 @@ def test_sac_step_counts_match_sheeprl(
     wide = dataclasses.replace(one.config, fabric=dataclasses.replace(one.config.fabric, devices=ranks))
 
     def trained(**how: Any) -> tuple[int, int]:
-        training = Trainer(one.config, one.card, **how)
+        training = fresh(one.config, **how)
         training.config = wide
         return len(list(training)), training.learner.updates
 
