@@ -6,6 +6,7 @@ import ast
 import copy
 import functools
 import inspect
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -98,7 +99,7 @@ def find(name: str) -> FunctionType:
     found = set()
     for path, module in list(sys.modules.items()):
         if path.startswith("rlcore."):
-            package = path.removesuffix(".learner").removesuffix(".config").rpartition(".")[2]
+            package = re.sub(r"\.(learner|losses|config)$", "", path).rpartition(".")[2]
             inside = name.removeprefix(f"{package}.")
             value: Any = functools.reduce(lambda held, part: getattr(held, part, None), inside.split("."), module)
             function = inspect.unwrap(value) if callable(value) else None
