@@ -251,6 +251,7 @@ CASES += tuple(Case(env_id, "compiled, two ranks", algo) for algo, env_id in OTH
 CASES += tuple(Case("Corridor", mode) for mode in MODES)
 SUITES = ("MiniGrid-MemoryS7-v0", "ALE/Breakout-v5", "crafter_reward", "cartpole_balance")
 CASES += tuple(Case(env_id, mode) for mode in MODES[:2] for env_id in (*SUITES, "doapp"))
+CASES += tuple(Case("batched/Pendulum-v1", "in-process", algo) for algo in ("sac", "dreamer_v3", "ppo_recurrent"))
 CASES += (Case("CartPole-v1", "native"), Case("CartPole-v1", "flow"), Case("LunarLander-v3", "flow"))
 ON_GPU = (
     Case("CartPole-v1", "gpu"),

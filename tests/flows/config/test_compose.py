@@ -84,6 +84,7 @@ PRESETS = (
     "sac_ae",
     "sac_ae_car_racing",
     "sac_ae_point_mass",
+    "sac_batched",
     "sac_benchmarks",
     "sac_dmc_cartpole_balance",
     "sac_half_cheetah",
