@@ -134,7 +134,7 @@ def _collect(training: Trainer) -> dict[str, Tensor]:
         type(training.buffer).extend(training.buffer, steps, last)
 
     with mock.patch.object(training.buffer, "extend", extend):
-        training.collect()
+        training.collect_rollout()
     return rows
 
 

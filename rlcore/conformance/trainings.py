@@ -53,7 +53,7 @@ def run(training: Trainer) -> Trainer:
     learned = 0
     while learned < FEW:
         check_budget(training)
-        training.collect()
+        training.collect_rollout()
         try:
             learned += bool(training.update())
         except RunError as error:  # update() returned something other than metrics

@@ -70,7 +70,7 @@ def count(config: RunConfig, spec: EnvSpec) -> Arithmetic | None:
 
 
 def _iterate(trainer: Trainer) -> None:
-    trainer.collect()
+    trainer.collect_rollout()
     trainer.take_gradient_steps()
 
 

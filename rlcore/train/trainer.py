@@ -45,6 +45,7 @@ from rlcore.store import checkpoint
 from rlcore.store.retry import retry
 from rlcore.system import heap
 from rlcore.system.torch_switches import keeping_switches, read_switches
+from rlcore.system.training_clock import wall
 from rlcore.train.boundary import budget
 from rlcore.train.collect import Collector
 from rlcore.train.components import build_algorithm, check_finite, parts_of_this_rank, with_parts
@@ -58,8 +59,9 @@ from rlcore.train.fabric import (
 from rlcore.train.metrics import MetricsWindow, check_metrics
 from rlcore.train.resource_check import check_resources
 from rlcore.train.resume import reading_state
+from rlcore.train.statistics import rollout_statistics, update_statistics
 from rlcore.train.warmup import warm_up
-from rlcore.types import Context, Episode, Metrics, Ranks, State
+from rlcore.types import Context, Episode, Metrics, Ranks, State, Trajectory
 
 if TYPE_CHECKING:
     import torch
@@ -207,39 +209,57 @@ class Trainer:
         """Number of rows that all ranks collected so far; the budget is in this unit."""
         return self.collector.policy_steps
 
-    def collect(self) -> None:
+    def collect(self) -> dict[str, float]:
         """Collect one rollout, `algo.collect_length` steps in all environments, and add it to the buffer.
 
-        Raises RunError if `update` was not called for the previous rollout, and EnvironmentFault if the environments
-        changed torch's global switches.
+        Returns:
+            Statistics of the rollout, such as the mean return of the episodes that ended in it
+            (`rlcore.train.statistics.rollout_statistics`). With several ranks, they are those of this rank.
+
+        Raises:
+            RunError: If `update` was not called for the previous rollout.
+            EnvironmentFault: If the environments changed torch's global switches.
+        """
+        steps, last = self.collect_rollout()
+        return rollout_statistics(steps, last, self.envs.pop_episodes(), self.collector.seconds)
+
+    def collect_rollout(self) -> tuple[Trajectory, Trajectory]:
+        """Collect one rollout like `collect`, without statistics, which wait for a GPU.
+
+        Returns:
+            The rollout [T, B] and the time step after it; the next call overwrites their memory.
         """
         if self._waiting:
             raise RunError("call update() before collect(): the previous rollout has not been used")
         switches, before = read_switches(), self.policy_steps
         random = before < self.plan.random_steps
         actions = self.env_steps
-        self.buffer.extend(*self.collector.collect(self.plan.collect_length, random))
+        steps, last = self.collector.collect(self.plan.collect_length, random)
+        self.buffer.extend(steps, last)
         if self.ranks.size > 1:  # all ranks have the same number of rows, but not of actions
             self.collector.env_steps = actions + int(self.ranks.sum(torch.tensor(self.env_steps - actions)))
             self.collector.policy_steps = before + (self.policy_steps - before) * self.ranks.size
         self._due, self._waiting = before, True
         refuse_changed_switches(switches)
+        return steps, last
 
-    def update(self, on_batch: OnProgress | None = None) -> list[Metrics]:
+    def update(self, on_batch: OnProgress | None = None) -> dict[str, float]:
         """Take a gradient step on each batch that is due.
 
         Args:
             on_batch: called before each batch with the number of finished batches and the total (`Buffer.due`).
 
         Returns:
-            The metrics of each batch.
+            Statistics of the update (`rlcore.train.statistics.update_statistics`), such as the mean of each loss; {} if
+            no batch was due.
 
         Raises:
             RunError: If nothing was collected since the last update, or a metric is not a single finite number.
         """
-        updates, metrics = self.learner.updates, self.take_gradient_steps(on_batch)
-        self._read(metrics, updates)
-        return metrics
+        updates, began = self.learner.updates, wall()
+        metrics = self.take_gradient_steps(on_batch)
+        numbers = self._read(metrics, updates)
+        return update_statistics(numbers, self.learner.updates - updates, wall() - began) if metrics else {}
 
     def take_gradient_steps(self, on_batch: OnProgress | None = None) -> list[Metrics]:
         """Take a gradient step on each batch that is due, and return the metrics, which may still be tensors on a GPU.
@@ -285,14 +305,14 @@ class Trainer:
                 total.
         """
         while self.policy_steps < until:
-            self.collect()
+            self.collect_rollout()
             if on_iteration(self.take_gradient_steps(on_batch)):
                 return
 
     def __iter__(self) -> Iterator[Iteration]:
         """Train to the end of the budget and yield the results of each iteration."""
         while self.policy_steps < self.budget:
-            self.collect()
+            self.collect_rollout()
             updates, metrics = self.learner.updates, self.take_gradient_steps()
             episodes = self.envs.pop_episodes()
             numbers = self._read([*metrics, self.metrics()], updates, episodes)

@@ -58,7 +58,7 @@ def warm_up(
                     raise _Finished
 
             while trainer.policy_steps < trainer.plan.total_steps and time.monotonic() < end:
-                trainer.collect()
+                trainer.collect_rollout()
                 with suppress(_Finished):  # an update can have a thousand gradient steps; one of each kind is enough
                     trainer.take_gradient_steps(stop_early)
                 if _took_all_steps(trainer.learner) and trainer.policy_steps > trainer.plan.random_steps:

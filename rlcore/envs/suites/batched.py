@@ -66,13 +66,16 @@ def factory(make: Any, arguments: Mapping[str, Any]) -> BatchedFactory:
     return lambda num_envs, device: make(num_envs, device, **arguments)
 
 
-def view(make: Any, name: str, arguments: Mapping[str, Any]) -> gymnasium.Env:
-    """Return one copy of a batched environment with id `name`, the interface of Gymnasium, and its time limit."""
+def view(make: Any, name: str | None, arguments: Mapping[str, Any]) -> gymnasium.Env:
+    """Return one copy of a batched environment with the interface of Gymnasium and its time limit.
+
+    `name` is its id; None: the name of its class.
+    """
     from rlcore.envs.batched.gymnasium_view import GymnasiumView
 
     env = make(1, "cpu", **arguments)
     one = GymnasiumView(env)
-    one.spec = GymnasiumSpec(name)
+    one.spec = GymnasiumSpec(name or type(env).__name__)
     return one if env.max_episode_steps is None else TimeLimit(one, env.max_episode_steps)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import typing
 from collections.abc import Mapping, Sequence
@@ -17,6 +18,29 @@ from rlcore.errors import UserError
 from rlcore.user_code import is_failure, spell_error
 
 KEY = "env.wrapper._target_"
+_given: dict[str, Any] = {}  # result of `give` -> class or function
+
+
+def give(found: Any) -> str:
+    """Make a class or function available to this process, although it is not part of a plugin.
+
+    Args:
+        found: subclass of BatchedEnv or gymnasium.Env, or a function or `functools.partial` that is called as
+            `found(num_envs, device)` and returns a BatchedEnv.
+
+    Returns:
+        Value for `env.wrapper._target_` that stands for it in this process.
+    """
+    named = _source(found)
+    base = f"{named.__module__}.{named.__qualname__}"
+    number = 1
+    while _given.setdefault(target := base if number == 1 else f"{base}-{number}", found) is not found:
+        number += 1  # another class of this name, for example an earlier version in a notebook
+    return target
+
+
+def _source(found: Any) -> Any:
+    return _source(found.func) if isinstance(found, functools.partial) else found
 
 
 class OwnClass(Suite):
@@ -31,10 +55,12 @@ class OwnClass(Suite):
     decided = ("_target_", "_convert_", "_recursive_")
 
     def __init__(self, target: str) -> None:
-        self.target, found = target, plugins.member(KEY, target)
+        self.target, given = target, _given.get(target)
+        found: Any = plugins.member(KEY, target) if given is None else given
+        self.is_batched = is_batched(found) or (given is not None and not _is_env_class(given))
         # Other functions are not accepted, for safety: a config from somebody else could name a function that the
         # plugin imports, for example `subprocess.run`.
-        if not (_is_env_class(found) or is_batched(found) or (inspect.isfunction(found) and _makes_env(found))):
+        if not (_is_env_class(found) or self.is_batched or (inspect.isfunction(found) and _makes_env(found))):
             raise UserError(
                 f"{KEY}={target}: must be a subclass of gymnasium.Env or BatchedEnv, or a function of the plugin with "
                 "the return annotation `-> gymnasium.Env`"
@@ -54,19 +80,19 @@ class OwnClass(Suite):
 
     def make(self, env_id: str, arguments: Mapping[str, Any], render_mode: str | None) -> gymnasium.Env:
         """Call the class or function, and check that the result is an environment."""
-        if is_batched(self.own):
-            return view(self.own, self.own.__name__, arguments)
+        if self.is_batched:
+            return view(self.own, None, arguments)
         # The argument is omitted if nothing is rendered, because not every class accepts it.
         drawn: dict[str, Any] = {} if render_mode is None else {"render_mode": render_mode}
         return _check_env(self.own(**{**arguments, **drawn}))
 
     def batched(self, env_id: str, arguments: Mapping[str, Any]) -> BatchedFactory | None:
         """Return a function (number of copies, device) -> environment if the user's class is a BatchedEnv."""
-        return factory(self.own, arguments) if is_batched(self.own) else None
+        return factory(self.own, arguments) if self.is_batched else None
 
     def source(self, env_id: str) -> Any:
         """Return the user's class or function that creates the environments."""
-        return self.own
+        return _source(self.own)
 
     def parameters(self, env_id: str) -> None:
         """Return None, so that argument names are not checked in advance; the call reports unknown names."""

@@ -1,0 +1,75 @@
+"""Trainer of an algorithm in an environment class, without a config file.
+
+    from rlcore.algorithms.on_policy import ppo
+    from rlcore.train.build import build
+
+    trainer = build(ppo.Config(total_steps=1_000_000, rollout_steps=64), CartPole, num_envs=1024)
+    for iteration in trainer:
+        print(iteration.policy_steps, iteration.metrics.get("Rewards/rew_avg"))
+    trainer.save("policy")
+
+`CartPole` is a subclass of `rlcore.envs.batched.env.BatchedEnv`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from rlcore.config.algorithm import AlgorithmConfig
+from rlcore.config.values import plain
+from rlcore.envs.suites.own import give
+from rlcore.errors import UserError
+from rlcore.run_config import build_config
+from rlcore.train.trainer import Trainer
+
+
+def build(
+    algo: AlgorithmConfig,
+    env: str | type | Callable[..., Any],
+    *,
+    num_envs: int | None = None,
+    seed: int = 0,
+    device: str = "cpu",
+    config: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Trainer:
+    """Create the trainer of an algorithm in an environment, and check the environment.
+
+    Args:
+        algo: config of the algorithm.
+        env: environment: an id, such as `batched/CartPole-v1`; a subclass of BatchedEnv or gymnasium.Env; or a
+            function or `functools.partial` that is called as `env(num_envs, device)` and returns a BatchedEnv.
+        num_envs: number of environments that are stepped together; None: the default of `env.num_envs`.
+        seed: seed of all random numbers.
+        device: cpu, cuda or auto (cuda if there is a GPU).
+        config: further config groups, name of the group -> key -> value, for example
+            `{"evaluation": {"episodes": 20}, "env": {"max_episode_steps": 100}}`.
+
+    Returns:
+        The trainer.
+
+    Raises:
+        UserError: A value of the config is invalid, or the algorithm does not support the environment.
+        EnvironmentFault: The environment fails a check, for example because it returns a tensor of a wrong shape.
+    """
+    groups = {name: dict(values) for name, values in (config or {}).items()}
+    place = _select(env)
+    own = {"num_envs": num_envs} if num_envs is not None else {}
+    for group, values in {"env": place | own, "fabric": {"accelerator": device}}.items():
+        groups[group] = values | groups.get(group, {})
+    if "wrapper" in place:
+        groups["env"]["wrapper"] = {**groups["env"]["wrapper"], **place["wrapper"]}
+    return Trainer(build_config({"algo": plain(algo), "seed": seed, **groups}))
+
+
+def _select(env: str | type | Callable[..., Any]) -> dict[str, Any]:
+    """Return the keys of the group `env` that select an environment."""
+    if isinstance(env, str):
+        return {"id": env}
+    if not callable(env):
+        raise UserError(
+            f"build(env={env!r}): must be an id, a subclass of BatchedEnv or gymnasium.Env, or a function that returns "
+            "a BatchedEnv"
+        )
+    target = give(env)
+    return {"id": target.rpartition(".")[2], "wrapper": {"_target_": target}}
