@@ -108,6 +108,8 @@ class Progress:
             self.update(facts["policy_steps"], facts["return"], rate, facts["elapsed"], facts["updates"])
         elif kind == "work":
             self.work(facts["doing"], facts["done"], facts["total"], facts["unit"])
+        elif kind == "interrupted":
+            self.close(describe(kind, facts))
         elif (sentence := describe(kind, facts)) is not None:
             self.note(sentence)
 
@@ -166,8 +168,8 @@ class Progress:
             self._emit(f"{CLEAR if self._live else ''}{printable(text)}\n")
             self._redraw()
 
-    def close(self) -> None:
-        """Write the last state of training and stop drawing."""
+    def close(self, text: str | None = None) -> None:
+        """Write the last state of training, then `text` on a line of its own, and stop drawing."""
         with self._lock:
             if self._training is not None and self._last[0] != self._steps_written:
                 self._write(self._training)
@@ -175,6 +177,8 @@ class Progress:
             self._redraw()
             if self._live and self._training is not None:
                 self._emit("\n")
+            if text is not None:
+                self._emit(f"{printable(text)}\n")
             self._closed = True
 
     def _follow_rate(self, steps: int, elapsed: float, updates: int) -> None:
@@ -286,7 +290,7 @@ class JobLines(Progress):
             elif kind == "phase":
                 self._best = None
                 self._begin(facts["doing"], facts["total"], 0)
-            elif kind == "stage":
+            elif kind in ("stage", "interrupted"):
                 self.note(facts["doing"])
 
     def _draw(self, now: bool = False) -> None:
@@ -297,8 +301,9 @@ class JobLines(Progress):
             parts.append(f"best {number(self._best)}")
         for label, (part, score) in list(self._running.items())[:SHOWN]:
             score_text = f" {number(score)}" if score is not None else ""
-            doing = f"{part:.0%}" if part < 1 else "final evaluation"
-            parts.append(f"{label.partition(':')[0].removeprefix('trial ')}: {doing}{score_text}")
+            # `score` is the return of training episodes; next to "final evaluation" it would look like its result.
+            doing = f"{part:.0%}{score_text}" if part < 1 else "final evaluation"
+            parts.append(f"{label.partition(':')[0].removeprefix('trial ')}: {doing}")
         parts.append(f"ETA {self._eta(max(0.0, self._total - through))}")
         self._training = Line(self._doing, share, parts)
         if now or self._due(self._clock() - self._since):

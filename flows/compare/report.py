@@ -93,7 +93,7 @@ def write(sides: list[Side], folder: Path, threshold: float | None = None, tell:
     pictures = []
     for picture in draw(comparison):
         pictures.append(picture)
-        tell(f"{len(pictures)} {'picture' if len(pictures) == 1 else 'pictures'} drawn")
+        tell(f"picture drawn: {folder / picture.stem}.png")
     save(pictures, folder)
     write_text(folder / "runs.csv", _csv(RUN_COLUMNS, _runs(comparison)))
     write_text(folder / "points.csv", _csv(POINT_COLUMNS, _points(comparison)))

@@ -50,7 +50,8 @@ def verdict(comparison: Comparison) -> Verdict:
         reasons = [*chosen.obstacles[1:], *([WHY_TEN] if few else [])]  # the first is the headline
         seen = [f"So far: {_figures(comparison, pair)}." for pair in comparison.pairs]
         rest = len(chosen.obstacles) - 1
-        more = f" (and {rest} more {'reason' if rest == 1 else 'reasons'})" if rest else ""
+        listed = f"{rest} more {'reason is' if rest == 1 else 'reasons are'} listed below and on the page"
+        more = f" ({listed})" if rest else ""
         headline = f"No ranking of {_list_names(list(chosen.counted))}: {chosen.obstacles[0].rstrip('.')}{more}."
         return Verdict(False, None, headline, [*reasons, *seen], chosen.commands)
     each = [(task, pair) for task, pairs in comparison.by_task.items() for pair in pairs]

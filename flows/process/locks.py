@@ -28,10 +28,11 @@ def hold(path: Path, *, shared: bool = False, refusal: str = "", waiting: str = 
         path: the lock file; created if it does not exist.
         shared: True acquires a shared lock: several processes can have it at the same time, but none can have an
             exclusive lock.
-        refusal: end of an error message, such as "is running sweep x; wait until it ends". If it is not empty, this
-            context does not wait for the lock. The message begins with the processes that have locked the file.
-        waiting: end of a warning, which is logged after two seconds of waiting if it is not empty. The warning begins
-            with the processes that have locked the file.
+        refusal: error message without its subject, such as "is running sweep x; wait until it ends". If it is not
+            empty, this context does not wait for the lock. The message starts with "another process", and ends with the
+            pids and command lines of the processes that use the file.
+        waiting: warning without its subject, such as "registers a model". If it is not empty, the warning is logged
+            after two seconds of waiting, with the pids of the processes that use the file.
 
     Raises:
         UserError: Another process has locked the file, and `refusal` is not empty; or `path` is a folder or a symbolic
@@ -45,13 +46,13 @@ def hold(path: Path, *, shared: bool = False, refusal: str = "", waiting: str = 
     with opened as handle:
         way = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
         if refusal and not _get(handle, way):
-            raise UserError(f"{_name(path)} {refusal}")
+            raise UserError(f"another process {refusal}{_name(path, commands=True)}")
         if waiting:
             until = time.monotonic() + SILENT
             while not (got := _get(handle, way)) and time.monotonic() < until:
                 time.sleep(LOOK_EVERY)
             if not got:
-                log.warning("%s %s; waiting for it", _name(path), waiting)
+                log.warning("another process %s; waiting for it%s", waiting, _name(path))
         fcntl.flock(handle, way)
         yield
 
@@ -89,7 +90,7 @@ def wait_for_database(path: Path, patience: float) -> sqlite3.Error | None:
     while (error := _try_to_write(path)) and (waited := time.monotonic() - began) < patience:
         if waited > SILENT and not logged:
             logged = True
-            log.warning("%s: %s has locked this database; waiting for it", path, _name(path))
+            log.warning("%s: another process has locked this database; waiting for it%s", path, _name(path))
         time.sleep(LOOK_EVERY)
     return error
 
@@ -111,17 +112,22 @@ def _get(handle: IO[str], way: int) -> bool:
     return True
 
 
-def _name(path: Path) -> str:
-    return " and ".join(_holders(path)) or "another process"
+def _name(path: Path, commands: bool = False) -> str:
+    """Return the other processes that have a file open, in parentheses with a space before them; "" if none is known.
+
+    One of them has locked the file; the others may be waiting for it.
+    """
+    found = [f"pid {pid} ({command})" if commands else f"pid {pid}" for pid, command in _holders(path)]
+    return f" ({', '.join(found)})" if found else ""
 
 
-def _holders(path: Path) -> list[str]:
+def _holders(path: Path) -> list[tuple[int, str]]:
     """Return pid and command line of the other processes of this user that have a file open."""
     import psutil  # imported here, because only messages need it
 
-    holders = []
+    holders: list[tuple[int, str]] = []
     for process in psutil.process_iter():
         with suppress(psutil.Error):
             if process.pid != os.getpid() and any(file.path == str(path.resolve()) for file in process.open_files()):
-                holders.append(f"pid {process.pid} ({shlex.join(process.cmdline()[1:])})")
+                holders.append((process.pid, shlex.join(process.cmdline()[1:])))
     return holders

@@ -25,7 +25,7 @@ def _describe(kind: str, facts: dict[str, Any]) -> str | None:
         return f"final evaluation of checkpoint {facts['policy_steps']:,}: {'; '.join(modes)}"
     if kind == "evaluation":
         return f"evaluation at {facts['policy_steps']:,} policy steps: greedy {_mean(facts['greedy'])}"
-    if kind == "stage":
+    if kind in ("stage", "interrupted"):
         return str(facts["doing"])
     if kind == "work":
         return f"{facts['doing']}: {facts['done']} of {facts['total']} {facts['unit']}"
@@ -67,10 +67,13 @@ def _mean(result: Mapping[str, Any]) -> str:
 def exceeds_schedule(result: Mapping[str, Any]) -> bool:
     """Return True if the confidence interval of a mean return extends beyond all observed returns.
 
-    An example is an interval that ends at 500.3 on CartPole, whose highest possible return is 500.
+    An example is an interval that ends at 500.3 on CartPole, whose highest possible return is 500. If all returns are
+    equal, the interval can differ from them by a rounding error; this does not count.
     """
     returns = result.get("returns")
-    return bool(returns) and (result["ci95"][0] < min(returns) or result["ci95"][1] > max(returns))
+    if not returns or min(returns) == max(returns):
+        return False
+    return result["ci95"][0] < min(returns) or result["ci95"][1] > max(returns)
 
 
 def duration(seconds: float) -> str:

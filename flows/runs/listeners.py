@@ -24,6 +24,7 @@ def subscribe(listener: Listener) -> Iterator[None]:
     - progress {policy_steps, return, elapsed}: after a training iteration
     - work {doing, done, total, unit}: about once per second during other long work, such as an evaluation
     - stage {doing}: a message to show
+    - interrupted {doing}: after an interruption, a message about the last checkpoint
     - baseline, checkpoint, evaluation, registered: after the stage, with its result as facts
 
     Events of a command that executes several runs (jobs), such as a sweep:

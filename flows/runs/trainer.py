@@ -178,7 +178,7 @@ class TrainerProcess:
     def _report_saved(self, facts: dict[str, Any]) -> None:
         saved = f"saved at policy step {facts['policy_steps']:,}" if facts.get("path") else None
         if message := facts.get("lost") or saved:
-            emit("stage", {"doing": message})
+            emit("interrupted", {"doing": message})
 
     def _line(self) -> bytes | None:
         """Return the next line from the trainer; None if it has ended. Raise `EnvironmentLost` if it hangs."""

@@ -42,7 +42,7 @@ from flows.settings import (
 )
 from flows.tracking.mlflow_store import prepare_store
 from flows.workers import postgres, servers
-from flows.workers.guard import NAMES, USER, client_variables, keep_password, write_dotenv
+from flows.workers.guard import NAMES, NO_TRACKING, USER, client_variables, keep_password, write_dotenv
 from flows.workers.local_api import prefect_api
 from flows.workers.mlflow_app import cross_site_settings
 from flows.workers.pools import deploy
@@ -117,7 +117,7 @@ def down() -> None:
         servers.end(("worker",), signal.SIGKILL)
         servers.wait_until(lambda: not any("worker" in kind for _, kind in servers.find_marked()), servers.STOP_TIMEOUT)
         servers.end(("prefect", "mlflow"), signal.SIGTERM)
-        names = [*NAMES, DATABASE] if "postgres" in servers.running() else NAMES
+        names = [*NAMES, *NO_TRACKING, *([DATABASE] if "postgres" in servers.running() else [])]
         servers.end(("postgres",), signal.SIGINT)  # on SIGTERM it would wait for the connections of running sweeps
         servers.stop_leftovers()
         servers.remove_stopped()

@@ -65,6 +65,13 @@ def test_job_lines_show_final_evaluation() -> None:
     assert "3: final evaluation" in lines[-1] and lines[-1].endswith("ETA -")
 
 
+def test_job_lines_show_no_training_return_next_to_final_evaluation() -> None:
+    """146.1 is the mean return of training episodes, not a result of the final evaluation."""
+    lines = shown((60.0, "job", job(0, 50, 120.0)), (120.0, "job", job(0, 100, 146.1)))
+    assert "0: 50% 120.0" in lines[0]
+    assert "0: final evaluation  ETA" in lines[-1]
+
+
 def test_job_lines_eta_counts_only_new_training() -> None:
     """Neither the start-up time nor the half of trial 0 that was trained before a resume counts."""
     lines = shown(

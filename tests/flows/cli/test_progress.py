@@ -271,6 +271,20 @@ def test_progress_close_removes_unfinished_work(trained: bool) -> None:
     assert out.screen() == [*training, ""]
 
 
+@pytest.mark.parametrize("tty", [True, False])
+def test_progress_writes_nothing_after_interruption(tty: bool) -> None:
+    out, clock = Terminal(tty), Clock()
+    progress = Progress(1_000, out, clock)
+    train_a_tenth(progress)
+    progress.update(200, 1.0, 100.0, 2.0, 1)  # too soon for a further line
+    progress.on_event("interrupted", {"doing": "saved at policy step 210"})
+    progress.close()
+    *before, training, saved, end = out.screen()
+    assert training.startswith("train  ") and "200/1,000  20%" in training
+    assert (saved, end) == ("saved at policy step 210", "")
+    assert len(before) == (0 if tty else 1)
+
+
 def test_progress_work_in_file_every_10_seconds() -> None:
     out, clock = Terminal(tty=False), Clock()
     progress = Progress(1_000, out, clock)

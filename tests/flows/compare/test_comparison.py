@@ -120,6 +120,7 @@ def test_compare_proposes_no_seeds_for_different_budgets(root: Path, compared: C
     group_of(root, "long", LOW[:8], steps=2 * WHOLE)
     comparison = compared("short", "long")
     assert_obstacles(comparison, "compare runs with the same budget", "short has 8 finished", "long has 8 finished")
+    assert verdict(comparison).headline.endswith(" (2 more reasons are listed below and on the page).")
     assert comparison.selection.commands == []
 
 

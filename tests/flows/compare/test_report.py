@@ -159,8 +159,10 @@ def test_report_draws_curves_per_environment_and_overall(root: Path) -> None:
     for name, values in (("low", LOW), ("high", HIGH)):
         group_of(root, name, values[:3])
         group_of(root, name, [value - 300 for value in values[:3]], env="Acrobot-v1", random=-500.0)
-    result = report(["low", "high"], "out", "runs")
+    messages: list[str] = []
+    result = report(["low", "high"], "out", "runs", tell=messages.append)
     stems = [picture.stem for picture in result.pictures]
+    assert messages[-len(stems) :] == [f"picture drawn: out/{stem}.png" for stem in stems]
     assert stems == [
         "curve_all",
         *(f"curve_{against}_{task}" for task in (1, 2) for against in ("steps", "time", "cpu")),
@@ -175,7 +177,7 @@ def test_compare_command_prints_verdict_and_page(root: Path, capsys: pytest.Capt
     assert cli.main(["compare", "low", "high", "--threshold", "60"]) == 0
     captured = capsys.readouterr()
     # On a slow machine there are progress lines.
-    assert [line for line in captured.err.splitlines() if not line.endswith(" drawn")] == []
+    assert [line for line in captured.err.splitlines() if not line.startswith("picture drawn: ")] == []
     lines = captured.out.splitlines()
     assert lines[1] == "No ranking of low and high: low has 3 finished seeds; a ranking needs 10."
     assert "  shepherd train exp=ppo env.id=CartPole-v1 seed=3,4,5,6,7,8,9 group=low" in lines

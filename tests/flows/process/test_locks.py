@@ -1,11 +1,8 @@
-"""Lock files: a process that waits logs which process holds the lock."""
+"""Lock files: a process that waits logs which processes use the lock file."""
 
 from __future__ import annotations
 
 import logging
-import os
-import shlex
-import sys
 import threading
 from pathlib import Path
 
@@ -20,7 +17,7 @@ def test_hold_logs_holder_while_waiting(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(locks, "SILENT", 0.0)
-    monkeypatch.setattr(locks, "_holders", lambda path: [f"pid {os.getpid()} ({shlex.join(sys.argv[:1])})"])
+    monkeypatch.setattr(locks, "_holders", lambda path: [(7, "train seed=0"), (8, "train seed=1")])
     held, free = threading.Event(), threading.Event()
 
     def hold_lock() -> None:
@@ -40,11 +37,19 @@ def test_hold_logs_holder_while_waiting(
     locks.log.addHandler(handler)
     try:
         with hold(tmp_path / "lock", waiting="registers a model"):
-            assert caplog.messages == [f"pid {os.getpid()} ({sys.argv[0]}) registers a model; waiting for it"]
+            assert caplog.messages == ["another process registers a model; waiting for it (pid 7, pid 8)"]
     finally:
         locks.log.removeHandler(handler)
         free.set()
         holder.join()
+
+
+def test_hold_refusal_names_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locks, "_holders", lambda path: [(7, "train seed=0")])
+    monkeypatch.setattr(locks, "_get", lambda handle, way: False)
+    message = r"^another process is running sweep x; wait until it ends \(pid 7 \(train seed=0\)\)$"
+    with pytest.raises(UserError, match=message):
+        hold(tmp_path / "lock", refusal="is running sweep x; wait until it ends").__enter__()
 
 
 def test_hold_logs_nothing_if_lock_is_free(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -32,5 +32,12 @@ def test_describe_marks_interval_beyond_returns_as_approximation() -> None:
     assert within is not None and within.endswith("over 2 episodes")
 
 
+def test_describe_ignores_rounding_of_equal_returns() -> None:
+    """The mean of equal numbers can differ from them in the last digit."""
+    equal = {"mean": 0.9299999999999998, "ci95": [0.9299999999999998] * 2, "episodes": 2, "returns": [0.93, 0.93]}
+    text = describe("evaluation", {"policy_steps": 4096, "greedy": equal})
+    assert text == "evaluation at 4,096 policy steps: greedy 0.93 [0.93, 0.93] over 2 episodes"
+
+
 def test_describe_escapes_control_characters() -> None:
     assert describe("stage", {"doing": "\x1b[2J\u202e"}) == r"\x1b[2J\u202e"

@@ -125,6 +125,12 @@ def test_up_keeps_running_port_and_ends_orphans(
         assert not list(servers.folder().glob("*.pid"))
 
 
+def test_down_lists_every_variable_to_unset(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert up.main(["down"]) == 0
+    names = guard.client_variables("http://here", "http://there", "secret")
+    assert f"  unset {' '.join(names)}\n" in capsys.readouterr().out
+
+
 def test_up_refuses_while_command_uses_databases(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
     hold = "with databases_without_server(): print(flush=True); sys.stdin.read()"
     words = [sys.executable, "-c", f"import sys; from flows.workers.servers import *\n{hold}", "seed=3"]
