@@ -190,7 +190,29 @@ class EnvSpec:
             return bound
         return keys if keys and sum(self.obs[key].size for key in keys) == sum(self.action.nvec) else ()
 
-    def allowed(self, obs: Mapping[str, Any], part: int, chosen: Sequence[Any], join: Callable[[Any, int], Any]) -> Any:
+    def conditions(self, part: int) -> frozenset[int]:
+        """Return the earlier sub-actions on whose choices the masks of a sub-action depend."""
+        return frozenset(about.by for about in self._bindings() if about.part == part and about.by is not None)
+
+    def alike(self, part: int) -> list[tuple[int, ...]]:
+        """Group the choices of a sub-action that have the same effect on the masks of later sub-actions."""
+        sets = [about.when for about in self._bindings() if about.by == part]
+        groups: dict[tuple[bool, ...], tuple[int, ...]] = {}
+        for choice in range(self.action.nvec[part]):
+            effect = tuple(choice in when for when in sets)
+            groups[effect] = (*groups.get(effect, ()), choice)
+        return list(groups.values())
+
+    def _bindings(self) -> list[Binding]:
+        return [about for key in self.mask_keys if (about := self.obs[key].binds) is not None]
+
+    def allowed(
+        self,
+        obs: Mapping[str, Any],
+        part: int,
+        chosen: Sequence[Any] | Mapping[int, Any],
+        join: Callable[[Any, int], Any],
+    ) -> Any:
         """Apply the action masks of B environments: compute which choices of a sub-action are allowed.
 
         If the masks of an environment allow no choice (for example in the last observation of an episode), all choices
@@ -200,7 +222,8 @@ class EnvSpec:
             obs: the masks, key -> [B, ...] for each of `mask_keys`, all NumPy arrays or all tensors. An entry is
                 nonzero if the choice is allowed.
             part: index of the sub-action.
-            chosen: for each sub-action before `part`, the choices that were made, [B], counted from 0.
+            chosen: for each sub-action before `part`, the choices that were made, [B], counted from 0. Sub-actions that
+                are not in `conditions(part)` may be missing.
             join: function that concatenates a list of arrays or tensors along an axis, such as `torch.cat`.
 
         Returns:
@@ -259,6 +282,14 @@ class EnvSpec:
         if not all(isinstance(text, str) for text in texts) or not all(isinstance(size, int) for size in sizes):
             raise TypeError("a text or a size of the spec has a wrong type")
         return EnvSpec(data["id"], obs, action)
+
+
+def is_mask_name(key: str) -> bool:
+    """Return True if an observation key must be an action mask: its name, without outer keys, starts with action_mask.
+
+    A key that starts with `mask` is an action mask too, but only if its space contains only the values 0 and 1.
+    """
+    return key.rpartition(".")[2].startswith("action_mask")
 
 
 def _takes(chosen: Any, choices: Sequence[int]) -> Any:

@@ -12,7 +12,7 @@ import numpy as np
 from gymnasium import spaces
 
 from rlcore.errors import UserError
-from rlcore.spec import ActionSpec, ArraySpec, Binding, EnvSpec, Window
+from rlcore.spec import ActionSpec, ArraySpec, Binding, EnvSpec, Window, is_mask_name
 from rlcore.system.free_memory import memory, size
 
 GOALS = ("achieved_goal", "desired_goal")  # keys that a GoalEnv has in addition to `observation`
@@ -181,12 +181,13 @@ def kind_of(key: str, space: spaces.Space[Any]) -> str:
 
     An image is a Box with three axes, or with four axes if it is a stack of frames (first axis). The dtype of an image
     is uint8, or a float type with the bounds 0 and 1. An action mask has a key that starts with `action_mask` or
-    `mask`, and a space that contains only the values 0 and 1.
+    `mask`, and a space that contains only the values 0 and 1. In a nested observation, the innermost key can also start
+    with `action_mask`.
     """
     low, high = getattr(space, "low", None), getattr(space, "high", None)
     binary = isinstance(space, spaces.MultiBinary) or space.dtype == bool
     bounded = low is not None and high is not None and np.all(low == 0) and np.all(high == 1)
-    if key.startswith(("action_mask", "mask")) and (binary or bounded):
+    if (key.startswith("mask") or is_mask_name(key)) and (binary or bounded):
         return "mask"
     pixels = space.dtype == np.uint8 or (bounded and space.dtype is not None and space.dtype.kind == "f")
     return "image" if isinstance(space, spaces.Box) and len(space.shape) in (3, 4) and pixels else "vector"

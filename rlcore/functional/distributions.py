@@ -74,6 +74,35 @@ class Categoricals:
         return _sum([-(p.exp() * p).sum(-1) for p in self.parts])
 
 
+class MaskedCategoricals(Categoricals):
+    """Independent categorical distributions in which forbidden choices have probability 0.
+
+    Probabilities, entropies and modes are those of the allowed choices (Huang and Ontañón 2020, arXiv:2006.14171).
+
+    Args:
+        logits: [N, sum(nvec)]; unnormalized log-probabilities of all choices.
+        nvec: number of choices of each sub-action.
+        allowed: [N, sum(nvec)] bool; True if a choice is allowed. Every sub-action has an allowed choice.
+    """
+
+    def __init__(self, logits: Tensor, nvec: tuple[int, ...], allowed: Tensor) -> None:
+        super().__init__(mask_logits(logits, allowed), nvec)
+        self.allowed = allowed
+
+    def sample(self, noise: Tensor) -> Tensor:
+        """Sample allowed actions [N, A] int64 from standard exponential noise [N, sum(nvec)]."""
+        # Noise of 0, which float32 can have, would select a forbidden choice, because -log 0 is infinite.
+        return super().sample(torch.where(self.allowed, noise, 1.0))
+
+
+def mask_logits(logits: Tensor, allowed: Tensor) -> Tensor:
+    """Replace the logits of forbidden choices, so that their probability is 0.
+
+    The replacement is finite, because the product of probability and log-probability must be 0 in an entropy.
+    """
+    return logits.masked_fill(~allowed, torch.finfo(logits.dtype).min / 2)
+
+
 class Normal:
     """Normal distribution with independent dimensions.
 

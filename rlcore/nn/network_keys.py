@@ -13,7 +13,7 @@ from rlcore.config.algorithm import VECTORS
 from rlcore.config.schema import Needs, arg, other_default
 from rlcore.config.values import nearest, spell
 from rlcore.errors import UserError
-from rlcore.spec import IMAGES_ARE, ActionSpec, EnvSpec
+from rlcore.spec import IMAGES_ARE, ActionSpec, EnvSpec, is_mask_name
 
 # Name in a config -> class in torch.nn.
 ACTIVATIONS: dict[str, str] = {
@@ -181,6 +181,29 @@ def check_keys(
     if image_keys:
         _check_group(spec, image_keys, "algo.cnn_keys.encoder", images)
         _check_sizes(spec, image_keys, smallest)
+
+
+def check_masks(spec: EnvSpec, switch: str) -> None:
+    """Raise UserError if the action masks of an environment do not fit its discrete actions.
+
+    `switch` is the config key that switches masks off, for the message.
+    """
+    action = spec.action
+    if action.continuous or spec.mask_keys:
+        return
+    off = f"correct the environment, or set {switch}=false to ignore it"
+    for key, part in spec.obs.items():
+        if part.kind == "mask":
+            masks = ", ".join(f"{key} {list(part.shape)}" for key, part in spec.obs.items() if part.kind == "mask")
+            raise UserError(
+                f"{switch}=true: the action masks of {spec.id} ({masks}) have a wrong shape: its {action.space} action "
+                f"needs masks with {sum(action.nvec)} entries in total, one for each choice; {off}"
+            )
+        if is_mask_name(key):
+            raise UserError(
+                f"{switch}=true: the action mask {key!r} of {spec.id} ({part.describe()}) has a wrong space: it must "
+                f"be MultiBinary, or a Box of bool or with the bounds 0 and 1; {off}"
+            )
 
 
 def _check_group(spec: EnvSpec, keys: Sequence[str], place: str, allowed: Sequence[str], beside: str = "") -> None:

@@ -68,7 +68,7 @@ class WorldAgent(nn.Module):
         )
         policy, acts = actor.policy(state.feat), None if greedy or rng is None else actor.noise(rng, count)
         if self.masks and isinstance(policy, Categoricals):
-            action = choose(self.spec, policy, obs, acts)
+            action = choose(self.spec, policy.parts, obs, acts)
         else:
             action = policy.mode() if acts is None else actor.clip(policy.sample(acts))
         return {"deter": state.deter, "stoch": state.stoch, "action": actor.flat(action)}, action, {}

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from rlcore.algorithms.on_policy.config import OnPolicyConfig
 from rlcore.functional.distributions import Policy
 from rlcore.functional.noise import Noise
+from rlcore.nn.action_masks import masked_policy
 from rlcore.nn.encoder import MultiEncoder
 from rlcore.nn.mlp import MLP
 from rlcore.nn.policy_head import PolicyHead
@@ -20,7 +21,8 @@ from rlcore.types import Ranks
 class ActorCritic(nn.Module):
     """Actor-critic in which actor and critic share an encoder and have an MLP each.
 
-    The actor's MLP is followed by a policy head, which depends on the action space.
+    The actor's MLP is followed by a policy head, which depends on the action space. If the environment returns action
+    masks and `config.action_masks` is true, the policy chooses only allowed actions.
 
     Args:
         config: config of the algorithm.
@@ -41,7 +43,8 @@ class ActorCritic(nn.Module):
     ) -> None:
         super().__init__()
         vectors, images = config.mlp_keys.encoder, config.cnn_keys.encoder
-        self.keys = (*vectors, *images)
+        self.spec, self.masks = spec, spec.mask_keys if config.action_masks else ()
+        self.keys = (*vectors, *images, *self.masks)
         self.history = spec.windows(self.keys) | dict(history or {})
         clip = config.obs_clip if config.normalize_obs else None
         self.encoder = MultiEncoder(spec, vectors, images, config.encoder, rng, clip, self.history)
@@ -73,7 +76,12 @@ class ActorCritic(nn.Module):
         `obs` maps keys to observations [N, ...]; for keys with a frame stack, the shape is [N, frames, ...].
         """
         encoded = self.encoder(obs)
-        return self.head.policy(self.head(self.actor(encoded))), self.critic(encoded).squeeze(-1)
+        return self.policy(encoded, obs), self.critic(encoded).squeeze(-1)
+
+    def policy(self, features: Tensor, obs: dict[str, Tensor]) -> Policy:
+        """Return the policy (a distribution over actions [N, A]) for features [N, F] and action masks in `obs`."""
+        parameters = self.head(self.actor(features))
+        return masked_policy(self.spec, parameters, obs) if self.masks else self.head.policy(parameters)
 
     def initial(self, batch_size: int) -> tuple[()]:
         """Return the initial carry (recurrent state); it is empty, because this agent is feed-forward."""

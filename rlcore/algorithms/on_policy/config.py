@@ -10,7 +10,15 @@ from rlcore.config.algorithm import VECTORS, AlgorithmConfig
 from rlcore.config.schema import Needs, arg
 from rlcore.errors import UserError
 from rlcore.functional.schedules import Points, anneal, check_points, piecewise
-from rlcore.nn.network_keys import ACTIVATIONS, ActorConfig, EncoderConfig, KeysConfig, MLPConfig, check_keys
+from rlcore.nn.network_keys import (
+    ACTIVATIONS,
+    ActorConfig,
+    EncoderConfig,
+    KeysConfig,
+    MLPConfig,
+    check_keys,
+    check_masks,
+)
 from rlcore.optim.optimizer_keys import OptimizerConfig
 
 if TYPE_CHECKING:
@@ -25,6 +33,7 @@ class OnPolicyConfig(AlgorithmConfig):
     """Config keys of every on-policy algorithm."""
 
     kinds: ClassVar[frozenset[str]] = VECTORS | {"image"}
+    obeys_masks_with: ClassVar[str] = "algo.action_masks=true"
 
     rollout_steps: int = arg(128, "steps of each environment in a rollout", low=1)
     gamma: float = arg(0.99, "discount of one step", above=0, high=1)
@@ -62,6 +71,7 @@ class OnPolicyConfig(AlgorithmConfig):
     layer_norm: bool = arg(False, "use LayerNorm in hidden layers, by default")
     mlp_keys: KeysConfig = arg(KeysConfig(("state",)), "vector observation keys")
     cnn_keys: KeysConfig = arg(KeysConfig(), "image observation keys")
+    action_masks: bool = arg(True, "choose only actions that the environment's action masks allow, if it returns masks")
     encoder: EncoderConfig = arg(EncoderConfig(), "encoder, shared by actor and critic")
     actor: ActorConfig = arg(ActorConfig(), "actor network after the encoder")
     critic: MLPConfig = arg(MLPConfig(), "critic network after the encoder")
@@ -134,9 +144,17 @@ class OnPolicyConfig(AlgorithmConfig):
     def check_spec(self, spec: EnvSpec) -> None:
         """Raise UserError if the algorithm cannot read the observation keys that the config names.
 
-        For example, the environment may lack a key, or its images may be too small.
+        For example, the environment may lack a key, its images may be too small, or its action masks may not fit its
+        actions.
         """
         check_keys(spec, self.mlp_keys.encoder, self.cnn_keys.encoder, self.kinds)
+        if self.action_masks:
+            check_masks(spec, "algo.action_masks")
+
+    @property
+    def obeys_masks(self) -> bool:
+        """True if the policy chooses only actions that the environment's action masks allow."""
+        return self.action_masks
 
     @property
     def collect_length(self) -> int:

@@ -22,6 +22,8 @@ from tests.rlcore.envs import probe_envs
 from tests.runs import prepare
 
 DREAMERS = ("dreamer_v1", "dreamer_v2", "dreamer_v3")
+ON_POLICY = ("ppo", "a2c", "ppo_recurrent")
+OBEYS = dict.fromkeys(DREAMERS, "algo.actor.cls=masked_actor") | dict.fromkeys(ON_POLICY, "algo.action_masks=true")
 
 
 def spec(observation: spaces.Space[Any]) -> EnvSpec:
@@ -34,15 +36,41 @@ def notices_of(algo: str, spec: EnvSpec, *overrides: str) -> list[str]:
 
 @pytest.mark.parametrize("algo", ALGORITHMS)
 def test_env_notices_warn_about_ignored_masks(algo: str) -> None:
-    (notice,) = notices_of(algo, spec_of(make(EnvSettings("Probe/Masked-v0"))))
-    hint = "; set algo.actor.cls=masked_actor to obey them" if algo in DREAMERS else ""
+    off = ["algo.action_masks=false"] if algo in ON_POLICY else []
+    (notice,) = notices_of(algo, spec_of(make(EnvSettings("Probe/Masked-v0"))), *off)
+    hint = f"; set {OBEYS[algo]} to obey them" if algo in OBEYS else ""
     sentence = "ignores action_mask of Probe/Masked-v0: its policy may choose forbidden actions"
     assert notice == f"{algo} {sentence}{hint}"
 
 
-@pytest.mark.parametrize("algo", DREAMERS)
-def test_env_notices_are_empty_for_masked_actor(algo: str) -> None:
-    assert notices_of(algo, spec_of(make(EnvSettings("Probe/Masked-v0"))), "algo.actor.cls=masked_actor") == []
+@pytest.mark.parametrize("algo", OBEYS)
+def test_env_notices_are_empty_for_masked_policy(algo: str) -> None:
+    assert notices_of(algo, spec_of(make(EnvSettings("Probe/Masked-v0"))), OBEYS[algo]) == []
+
+
+@pytest.mark.parametrize("algo", ON_POLICY)
+@pytest.mark.parametrize(
+    ("key", "mask", "message"),
+    [
+        (
+            "action_mask",
+            spaces.MultiBinary(3),
+            r"masks of Probe/Spaces-v0 \(action_mask \[3\]\) have a wrong shape.* 2 ",
+        ),
+        ("mask", spaces.Box(0, 1, (4, 2), np.int8), r"masks of Probe/Spaces-v0 \(mask \[4, 2\]\) have a wrong shape"),
+        (
+            "action_mask",
+            spaces.Box(-1, 1, (2,)),
+            r"mask 'action_mask' of .* \(float32, \[2\], -1 to 1\) has a wrong space",
+        ),
+    ],
+)
+def test_check_spec_refuses_wrong_masks(algo: str, key: str, mask: spaces.Space[Any], message: str) -> None:
+    found = spec(spaces.Dict({key: mask, "state": spaces.Box(-1, 1, (2,))}))
+    with pytest.raises(UserError, match=f"^algo.action_masks=true: the action {message}") as refused:
+        compose([f"exp={algo}"])[0].algo.check_spec(found)
+    assert "\n" not in str(refused.value)
+    compose([f"exp={algo}", "algo.action_masks=false"])[0].algo.check_spec(found)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +116,7 @@ def test_env_notices_ignore_images_and_small_arrays() -> None:
 
 
 def test_write_card_reports_env_notices_once(tmp_path: Any) -> None:
-    run = prepare(tmp_path / "run", "Probe/Masked-v0", algo__mlp_keys__encoder=["x"])
+    run = prepare(tmp_path / "run", "Probe/Masked-v0", algo__mlp_keys__encoder=["x"], algo__action_masks=False)
     messages: list[Any] = []
     with subscribe(lambda kind, facts: messages.append(facts.get("doing"))):
         write_card(run, run.read_card())
@@ -97,7 +125,8 @@ def test_write_card_reports_env_notices_once(tmp_path: Any) -> None:
 
 def test_trainer_logs_env_notices_once(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe_envs.Masked, "step", gymnasium.Env.step)  # no step is taken
-    config = compose(["exp=ppo", "env.id=Probe/Masked-v0", "algo.mlp_keys.encoder=[x]", "algo.total_steps=512"])[0]
+    overrides = ["algo.mlp_keys.encoder=[x]", "algo.total_steps=512", "algo.action_masks=false"]
+    config = compose(["exp=ppo", "env.id=Probe/Masked-v0", *overrides])[0]
     card = {"spec": spec_of(make(config.env)).to_json(), "tier": "snapshot", "fresh_instance": False}
     Trainer(config, card | {"max_episode_steps": None}).close()
     assert caplog.text.count("ppo ignores action_mask of Probe/Masked-v0") == 1

@@ -125,13 +125,13 @@ def test_choose_renormalizes_over_allowed_actions() -> None:
     obs = {key: mask.expand(count, -1) for key, mask in obs.items()}
     policy = Categoricals(logits.expand(count, 5), NVEC)
     p = logits[[0, 2]].exp() / logits[[0, 2]].exp().sum()
-    actions = choose(SPEC, policy, obs, Noise(0, "probe").exponential(count, 5))
+    actions = choose(SPEC, policy.parts, obs, Noise(0, "probe").exponential(count, 5))
     share = torch.bincount(actions[:, 0], minlength=3) / count
     torch.testing.assert_close(share, torch.tensor([p[0], 0, p[1]]), rtol=0, atol=0.0125)  # five standard errors
     assert (actions[:, 1] == 1).all()
-    zero = choose(SPEC, policy, obs, torch.zeros(count, 5))  # float32 noise is sometimes exactly zero
+    zero = choose(SPEC, policy.parts, obs, torch.zeros(count, 5))  # float32 noise is sometimes exactly zero
     assert (zero[:, 0] != 1).all() and (zero[:, 1] == 1).all()
-    assert choose(SPEC, policy, obs, None)[0].tolist() == [0 if p[0] > p[1] else 2, 1]
+    assert choose(SPEC, policy.parts, obs, None)[0].tolist() == [0 if p[0] > p[1] else 2, 1]
 
 
 def test_choose_applies_dependent_mask_only_after_its_choice() -> None:
@@ -141,8 +141,8 @@ def test_choose_applies_dependent_mask_only_after_its_choice() -> None:
     free = policy.sample(noise)
     random = torch.rand(count, 3, generator=torch.Generator().manual_seed(3)) < 0.3
     share = torch.rand(count, 3, generator=torch.Generator().manual_seed(4))
-    actions = choose(CRAFTS, policy, obs, noise)
-    for action in (actions, choose(CRAFTS, policy, obs, None), disturb(CRAFTS, actions, obs, share, random)):
+    actions = choose(CRAFTS, policy.parts, obs, noise)
+    for action in (actions, choose(CRAFTS, policy.parts, obs, None), disturb(CRAFTS, actions, obs, share, random)):
         assert all(is_allowed(obs, row, taken) for row, taken in enumerate(action.tolist()))
     assert not all(is_allowed(obs, row, taken) for row, taken in enumerate(free.tolist()))
     # The same noise gives the same action wherever it is allowed.

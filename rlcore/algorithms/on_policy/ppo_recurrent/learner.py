@@ -117,7 +117,7 @@ class Agent(ActorCritic):
         forget = is_first if self.forgets else torch.zeros_like(is_first)
         h, carry = self.cell(features, forget, carry)
         features = self.after(h)
-        return self.head.policy(self.head(self.actor(features))), self.critic(features).squeeze(-1), carry
+        return self.policy(features, obs), self.critic(features).squeeze(-1), carry
 
     def forward(self, obs: Seen) -> tuple[Policy, Tensor]:
         """Return the policy (a distribution over actions [L·M, A]) and the values [L·M] of M sequences of L rows.

@@ -28,6 +28,6 @@ def agent(seed: int, *images: str) -> ActorCritic:
 
 
 def test_actor_critic_history_has_selected_image_keys() -> None:
-    assert agent(0, "rgb").keys == ("state", "rgb")
+    assert agent(0, "rgb").keys == ("state", "rgb", "mask")
     assert agent(0, "rgb").history == {"rgb": Window(2, 3)}
     assert agent(0).history == {}
