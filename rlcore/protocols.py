@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from rlcore.spec import EnvSpec
@@ -39,7 +39,7 @@ class VectorEnv(Protocol):
         """
         ...
 
-    def pop_episodes(self) -> list[Episode]:
+    def pop_episodes(self) -> Sequence[Episode]:
         """Return the episodes that ended since the last call, ordered by time, then by environment index."""
         ...
 

@@ -18,15 +18,16 @@ Letters: T time, B environments, A action size. Time is the first dimension: [T,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar, overload
+
+import numpy as np
 
 from rlcore import streams
 from rlcore.spec import EnvSpec
 
 if TYPE_CHECKING:  # environment workers import this file, and importing torch there costs time and memory
-    import numpy as np
     from lightning_fabric import Fabric
     from torch import Tensor
 
@@ -96,6 +97,72 @@ class Episode:
     env_index: int
     ret: float
     length: int
+
+
+@dataclass(frozen=True, eq=False)
+class Episodes(Sequence[Episode]):
+    """Finished episodes, stored as three lists; an `Episode` is created only if it is read.
+
+    The fields are those of `Episode`, with one number per episode.
+    """
+
+    env_index: list[int] = field(default_factory=list[int])
+    ret: list[float] = field(default_factory=list[float])
+    length: list[int] = field(default_factory=list[int])
+
+    @classmethod
+    def of(cls, episodes: Iterable[Episode]) -> Self:
+        """Return the argument if it is of this class, otherwise create an object with the same episodes."""
+        if isinstance(episodes, cls):
+            return episodes
+        every = [*episodes]
+        return cls([e.env_index for e in every], [e.ret for e in every], [e.length for e in every])
+
+    def extend(self, env_index: Iterable[int], ret: Iterable[float], length: Iterable[int]) -> None:
+        """Append episodes, given by their fields."""
+        self.env_index.extend(env_index)
+        self.ret.extend(ret)
+        self.length.extend(length)
+
+    def pop(self) -> Episodes:
+        """Remove all episodes, and return them."""
+        popped = Episodes(self.env_index[:], self.ret[:], self.length[:])
+        for column in (self.env_index, self.ret, self.length):
+            column.clear()
+        return popped
+
+    def state_dict(self) -> State:
+        """Return the episodes as arrays, for a checkpoint."""
+        return {
+            "env_index": np.array(self.env_index, np.int64),
+            "return": np.array(self.ret, np.float64),
+            "length": np.array(self.length, np.int64),
+        }
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> Self:
+        """Return the episodes of a state that `state_dict` returned; its values are arrays or tensors."""
+        return cls(*(np.asarray(state[name]).tolist() for name in ("env_index", "return", "length")))
+
+    def __len__(self) -> int:
+        """Return the number of episodes."""
+        return len(self.ret)
+
+    @overload
+    def __getitem__(self, index: int) -> Episode: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Episodes: ...
+
+    def __getitem__(self, index: int | slice) -> Episode | Episodes:
+        """Return one episode, or the episodes of a slice."""
+        if isinstance(index, slice):
+            return Episodes(self.env_index[index], self.ret[index], self.length[index])
+        return Episode(self.env_index[index], self.ret[index], self.length[index])
+
+    def __eq__(self, other: object) -> bool:
+        """Return True if the other sequence has the same episodes in the same order."""
+        return isinstance(other, Sequence) and [*self] == [*other]
 
 
 @dataclass

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,7 +15,7 @@ from rlcore.config.groups import REDUCTIONS, MetricConfig
 from rlcore.config.values import nearest
 from rlcore.errors import RunError, UserError
 from rlcore.system.training_clock import clock, wall
-from rlcore.types import Episode, Metrics
+from rlcore.types import Episode, Episodes, Metrics
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ class MetricsWindow:
         self._warned = False
         self._known: set[str] = set()  # names of all metrics so far; some are not logged in every window
 
-    def add(self, metrics: list[Metrics], episodes: list[Episode]) -> None:
+    def add(self, metrics: list[Metrics], episodes: Sequence[Episode]) -> None:
         """Add the metrics of one iteration.
 
         Args:
@@ -49,9 +49,9 @@ class MetricsWindow:
         for update in metrics:
             for name, value in update.items():
                 self.values.setdefault(name, []).append(value)
-        for episode in episodes:
-            self.values.setdefault("Rewards/rew_avg", []).append(episode.ret)
-            self.values.setdefault("Game/ep_len_avg", []).append(float(episode.length))
+        if ended := Episodes.of(episodes):
+            self.values.setdefault("Rewards/rew_avg", []).extend(ended.ret)
+            self.values.setdefault("Game/ep_len_avg", []).extend(map(float, ended.length))
 
     def due(self, policy_steps: int) -> bool:
         """Return True if a log point is due at `policy_steps`."""

@@ -34,7 +34,7 @@ from rlcore.train.ranks import VARIABLE, WorkerRanks
 from rlcore.train.resource_check import check_resources
 from rlcore.train.resume import ResumePoint
 from rlcore.train.trainer import Trainer
-from rlcore.types import Episode, Metrics
+from rlcore.types import Episodes, Metrics
 
 Progress = Callable[[dict[str, Any]], None]
 log = logging.getLogger(__name__)
@@ -193,18 +193,21 @@ class RunTrainer:
         """True if a signal, or the first gradient step of a dry run, ends the loop before its next boundary."""
         return self.interrupted or self.config.is_tried(self.learner.updates)
 
-    def _exchange(self) -> tuple[list[Episode], bool]:
+    def _exchange(self) -> tuple[Episodes, bool]:
         """Exchange finished episodes and stop requests between all ranks.
 
         Return the episodes of all ranks since the last call, and True if at least one rank must stop. The result is
         equal on all ranks.
         """
-        own = [dataclasses.astuple(episode) for episode in self.envs.pop_episodes()], self._must_stop
-        gathered = self.training.ranks.gather(own)
-        return [Episode(*fields) for episodes, _ in gathered for fields in episodes], any(stop for _, stop in gathered)
+        own = Episodes.of(self.envs.pop_episodes())
+        gathered = self.training.ranks.gather(([own.env_index, own.ret, own.length], self._must_stop))
+        episodes = Episodes()
+        for columns, _ in gathered:
+            episodes.extend(*columns)
+        return episodes, any(stop for _, stop in gathered)
 
-    def _account(self, metrics: list[Metrics], episodes: list[Episode], seconds: float, on_progress: Progress) -> None:
-        self._add_returns([e.ret for e in episodes])
+    def _account(self, metrics: list[Metrics], episodes: Episodes, seconds: float, on_progress: Progress) -> None:
+        self._add_returns(episodes.ret)
         collected = self.collector.seconds
         self._log_pace(len(metrics), seconds - collected)
         self.window.add([*metrics, self.training.metrics()], episodes)

@@ -86,7 +86,7 @@ class Iteration:
     policy_steps: int
     env_steps: int
     metrics: dict[str, float]
-    episodes: list[Episode]
+    episodes: Sequence[Episode]
 
 
 class Trainer:
@@ -291,7 +291,7 @@ class Trainer:
         """Convert metrics to Python numbers, and return name -> values; raise a RunError if one is not finite."""
         window = MetricsWindow(self.config.metric)
         window.start_updates = updates
-        window.add(metrics, [*episodes])
+        window.add(metrics, episodes)
         return window.check_finite(self.policy_steps, self.learner.updates)
 
     def advance(self, until: int, on_iteration: OnIteration, on_batch: OnProgress | None = None) -> None:

@@ -16,10 +16,9 @@ from rlcore.envs.seeds import EpisodeSeeds
 from rlcore.errors import RunError
 from rlcore.functional.tree import map_leaves
 from rlcore.spec import EnvSpec
-from rlcore.types import Episode, State, TimeStep
+from rlcore.types import Episodes, State, TimeStep
 
-FORMAT = 1  # of state_dict
-FINISHED = ("ended", "return", "length")  # names of the tensors in `BatchedVectorEnv._finished`
+FORMAT = 2  # of state_dict
 
 
 class BatchedVectorEnv:
@@ -55,7 +54,8 @@ class BatchedVectorEnv:
         self._length = self._zeros(torch.int64)
         self._return = self._zeros(torch.float64)
         self._ended = self._zeros(torch.bool)
-        self._finished: list[tuple[Tensor, Tensor, Tensor]] = []  # of each step: ended, return, length, all [B]
+        self._finished = Episodes()
+        self._unread: list[tuple[Tensor, Tensor, Tensor]] = []  # ended, return and length of each step, until read
         self._last: TimeStep | None = None
 
     def _zeros(self, dtype: torch.dtype) -> Tensor:
@@ -101,7 +101,7 @@ class BatchedVectorEnv:
             self._length, self._return = self._length.masked_fill(opens, 0), self._return.masked_fill(opens, 0)
         self._return = self._return + reward
         self._ended = terminated | truncated
-        self._finished.append((self._ended, self._return, self._length))
+        self._unread.append((self._ended, self._return, self._length))
         self._last = TimeStep(obs, reward, terminated, truncated, opens)
         return self._last
 
@@ -117,14 +117,23 @@ class BatchedVectorEnv:
 
     # Episodes
 
-    def pop_episodes(self) -> list[Episode]:
-        """Return the episodes that ended since the last call of this method, ordered by time, then by copy."""
-        if not self._finished:
-            return []
-        ended, returns, lengths = (torch.stack(parts) for parts in zip(*self._finished, strict=True))
-        self._finished = []
-        rows = (ended.nonzero()[:, 1], returns[ended], lengths[ended])
-        return [Episode(*row) for row in zip(*(part.tolist() for part in rows), strict=True)]
+    def pop_episodes(self) -> Episodes:
+        """Return the episodes that ended since the last call of this method, ordered by time, then by copy.
+
+        This is the only method that reads tensors on the device, apart from `state_dict`.
+        """
+        self._read_finished()
+        return self._finished.pop()
+
+    def _read_finished(self) -> None:
+        """Move the episodes that ended in the last steps from the device to `_finished`."""
+        if not self._unread:
+            return
+        ended, returns, lengths = (torch.cat(parts) for parts in zip(*self._unread, strict=True))
+        self._unread = []
+        places = ended.nonzero().squeeze(1)
+        columns = (places % self.num_envs, returns[places], lengths[places])
+        self._finished.extend(*(column.tolist() for column in columns))
 
     def boundary(self) -> TimeStep | None:
         """Return the last time step: the state of every copy can be saved, so no episode is truncated."""
@@ -137,7 +146,7 @@ class BatchedVectorEnv:
         state: State = {"format": FORMAT, "num_envs": self.num_envs, "started": self._last is not None}
         if self._last is None:
             return state
-        finished = [torch.stack(parts) for parts in zip(*self._finished, strict=True)]
+        self._read_finished()
         return state | {
             "state": dict(self.env.state),
             "count": self.env.random.count,
@@ -145,7 +154,7 @@ class BatchedVectorEnv:
             "length": self._length,
             "return": self._return,
             "last": asdict(self._last),
-            "finished": dict(zip(FINISHED, finished, strict=False)),  # {} if no step was taken since pop_episodes
+            "finished": self._finished.state_dict(),
         }
 
     def load_state_dict(self, state: State) -> None:
@@ -158,7 +167,9 @@ class BatchedVectorEnv:
                 )
         if not state["started"]:
             return
-        tensors = {name: part for name, part in state.items() if name not in ("format", "num_envs", "started")}
+        self._finished, self._unread = Episodes.from_state(state["finished"]), []
+        apart = ("format", "num_envs", "started", "finished")
+        tensors = {name: part for name, part in state.items() if name not in apart}
         state = map_leaves(lambda part: part.to(self.device), tensors)
         self._episode, self._length, self._return = state["episode"], state["length"], state["return"]
         self._last = last = TimeStep(**state["last"])
@@ -166,8 +177,6 @@ class BatchedVectorEnv:
         self.env.random = self._stream(self._episode)
         self.env.random.count = state["count"]
         self.env.state = dict(state["state"])
-        finished = [state["finished"][name] for name in FINISHED if name in state["finished"]]
-        self._finished = list(zip(*finished, strict=True))
 
     def close(self) -> None:
         """Do nothing: there are no processes."""

@@ -15,7 +15,7 @@ from rlcore.envs.exact.stacked import stack, unstack
 from rlcore.envs.spaces import LARGEST, Bounds
 from rlcore.errors import EnvironmentFault, RunError
 from rlcore.spec import EnvSpec
-from rlcore.types import Episode, State, TimeStep
+from rlcore.types import Episodes, State, TimeStep
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +81,7 @@ class EpisodicVectorEnv(ABC):
         self._rebuild: set[int] = set()
         self._cut: set[int] = set()  # environments that failed in the last step and are restarted
         self.restarts = 0  # number of failures after which an environment was restarted
-        self._finished: list[Episode] = []
+        self._finished = Episodes()
         self._last: TimeStep | None = None
 
     # Methods of subclasses
@@ -175,8 +175,8 @@ class EpisodicVectorEnv(ABC):
                     self._actions[index].append(taken)
         self._return += reward
         time_step.reward[:] = reward
-        for index in self._pending:
-            self._finished.append(Episode(index, float(self._return[index]), int(self._length[index])))
+        if self._pending:
+            self._note_finished(self._pending)
         self._last = time_step
         return time_step
 
@@ -272,10 +272,13 @@ class EpisodicVectorEnv(ABC):
 
     # Episodes
 
-    def pop_episodes(self) -> list[Episode]:
+    def _note_finished(self, indices: list[int]) -> None:
+        """Add the current episodes of these environments to the finished episodes."""
+        self._finished.extend(indices, self._return[indices].tolist(), self._length[indices].tolist())
+
+    def pop_episodes(self) -> Episodes:
         """Return the episodes that ended since the last call of this method, ordered by time, then env index."""
-        finished, self._finished = self._finished, []
-        return finished
+        return self._finished.pop()
 
     def boundary(self) -> TimeStep | None:
         """Truncate unfinished episodes before a scheduled checkpoint, if the environments have the tier "boundary".
@@ -293,8 +296,7 @@ class EpisodicVectorEnv(ABC):
             return self._last
         last = self._last
         ended = np.logical_or(last.terminated, last.truncated)
-        for index in np.flatnonzero(~ended & (self._length > 0)):
-            self._finished.append(Episode(int(index), float(self._return[index]), int(self._length[index])))
+        self._note_finished(np.flatnonzero(~ended & (self._length > 0)).tolist())
         self._last = TimeStep(last.obs, last.reward, last.terminated, last.truncated | ~ended, last.is_first)
         self._pending = list(range(self.num_envs))
         self._rebuild = set(self._pending)
@@ -323,11 +325,7 @@ class EpisodicVectorEnv(ABC):
             "return": self._return.copy(),
             "length": self._length.copy(),
             "pending": pending,
-            "finished": {
-                "env_index": np.array([e.env_index for e in self._finished], np.int64),
-                "return": np.array([e.ret for e in self._finished], np.float64),
-                "length": np.array([e.length for e in self._finished], np.int64),
-            },
+            "finished": self._finished.state_dict(),
             "out_of_bounds": dict(self.out_of_bounds),
             "restarts": self.restarts,
         }
@@ -362,8 +360,7 @@ class EpisodicVectorEnv(ABC):
         self._length = np.array(state["length"])
         self._pending = [int(i) for i in np.flatnonzero(state["pending"])]
         self._rebuild = set(self._pending) if self.tier == "boundary" else set()
-        finished = [np.asarray(state["finished"][k]).tolist() for k in ("env_index", "return", "length")]
-        self._finished = [Episode(*row) for row in zip(*finished, strict=True)]
+        self._finished = Episodes.from_state(state["finished"])
         self.out_of_bounds = dict(state["out_of_bounds"])
         self.restarts = state["restarts"]
         self._actions = [[] for _ in range(self.num_envs)]
