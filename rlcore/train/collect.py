@@ -130,10 +130,13 @@ class Collector:
         return self._steps(staging, chosen, carry)
 
     def _compile(self, staging: StagingBuffer) -> None:
-        """Compile the choice of actions at the first call, if there is a compiler.
+        """Compile the choice of actions and the step of batched environments at the first call.
 
         This happens also if the first actions are random, so that errors of the compilation occur early.
         """
+        compile_step = getattr(self.envs, "compile", None)  # only batched environments have it
+        if self._compiler is not None and compile_step is not None:
+            compile_step(self._compiler)
         if self._compiler is not None and self._acting is None and self.compiled is not False:
             (obs, _), required = staging.show(0), bool(self.compiled)  # a resumed run must act as before
             self._acting = compile_acting(self.agent, self.carry, obs, self._compiler, self.autocast, required)

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from rlcore.compiled import machine_code
 from rlcore.compiled.scan import refuse_sum_over_ranks
+from rlcore.compiler import Compiler
 from rlcore.config.algorithm import AlgorithmConfig
 from rlcore.data.staging import FLAGS, from_columns
 from rlcore.optim.step import Step
@@ -49,7 +50,8 @@ def warm_up(
     apart = replace(context, ranks=NullRanks(context.ranks.rank, context.ranks.size), compiler=compiler)
     with machine_code.side_by_side(), torch.enable_grad():  # the caller, acting, has disabled gradients
         try:
-            random = RandomEnvs(envs.spec, envs.num_envs, getattr(envs, "device", None))
+            compile_step = getattr(envs, "compile", None)  # only batched environments have it
+            random = RandomEnvs(envs.spec, envs.num_envs, getattr(envs, "device", None), compile_step)
             trainer = make(apart, random)
             end = time.monotonic() + LIMIT
 
@@ -110,10 +112,18 @@ class RandomEnvs:
         spec: spec of an environment.
         num_envs: B.
         device: device of the returned tensors; None: NumPy arrays.
+        compile_step: function that compiles the step of the training's environments, if they support this.
     """
 
-    def __init__(self, spec: EnvSpec, num_envs: int, device: torch.device | None) -> None:
+    def __init__(
+        self,
+        spec: EnvSpec,
+        num_envs: int,
+        device: torch.device | None,
+        compile_step: Callable[[Compiler], None] | None = None,
+    ) -> None:
         self.spec, self.num_envs, self.device = spec, num_envs, device
+        self.compile = compile_step
         self._rng, self._step = np.random.default_rng(0), 0
 
     def reset(self) -> TimeStep:

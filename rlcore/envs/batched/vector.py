@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from rlcore import streams
+from rlcore.compiled.stepping import CompiledEnvStep, compile_step
+from rlcore.compiler import Compiler
 from rlcore.envs.batched.env import BatchedEnv, Obs
 from rlcore.envs.batched.random import BatchedRandom, episode_key
 from rlcore.envs.seeds import EpisodeSeeds
@@ -56,7 +58,9 @@ class BatchedVectorEnv:
         self._ended = self._zeros(torch.bool)
         self._finished = Episodes()
         self._unread: list[tuple[Tensor, Tensor, Tensor]] = []  # ended, return and length of each step, until read
-        self._last: TimeStep | None = None
+        self.last: TimeStep | None = None
+        self._compiled: CompiledEnvStep | None = None
+        self.compiled: bool | None = None  # True if the step is compiled; None if `compile` was not called yet
 
     def _zeros(self, dtype: torch.dtype) -> Tensor:
         return torch.zeros(self.num_envs, dtype=dtype, device=self.device)
@@ -77,19 +81,28 @@ class BatchedVectorEnv:
         self._return, self._ended = self._zeros(torch.float64), self._zeros(torch.bool)
         self.env.random = self._stream(self._episode)
         obs = self._flat(self.env.reset(self._config))
-        self._last = TimeStep(obs, self._zeros(torch.float32), self._ended, self._ended, ~self._ended)
-        return self._last
+        self.last = TimeStep(obs, self._zeros(torch.float32), self._ended, self._ended, ~self._ended)
+        return self.last
 
     @torch.no_grad()
     def step(self, action: Tensor) -> TimeStep:
         """Take actions [B, *shape] in the environment's format; reset the copies whose episode has ended."""
+        action = action.to(self._action_dtype)
+        if self._compiled is not None:
+            self.last = self._compiled(action)
+        else:  # The result does not depend on the condition. On a CPU, reading the flags costs less than a reset.
+            self.last = self.advance(action, self.device.type != "cpu" or bool(self._ended.any()))
+        self._unread.append((self._ended, self._return, self._length))
+        return self.last
+
+    def advance(self, action: Tensor, resets: bool = True) -> TimeStep:
+        """Step all copies and, if `resets` is True, reset ended ones; all operations are on `tensors()`."""
         env, opens = self.env, self._ended
-        raw, reward, terminated = env.step(action.to(self._action_dtype))
+        raw, reward, terminated = env.step(action)
         obs, reward = self._flat(raw), reward.to(torch.float32)
         self._length = self._length + 1
         truncated = self._length >= self._limit if self._limit is not None else torch.zeros_like(terminated)
-        # The result does not depend on this condition. On a CPU, reading `opens` costs less than a reset.
-        if self.device.type != "cpu" or bool(opens.any()):
+        if resets:
             state, random = env.state, env.random
             self._episode = self._episode + opens
             env.random = self._stream(self._episode)
@@ -101,9 +114,27 @@ class BatchedVectorEnv:
             self._length, self._return = self._length.masked_fill(opens, 0), self._return.masked_fill(opens, 0)
         self._return = self._return + reward
         self._ended = terminated | truncated
-        self._unread.append((self._ended, self._return, self._length))
-        self._last = TimeStep(obs, reward, terminated, truncated, opens)
-        return self._last
+        return TimeStep(obs, reward, terminated, truncated, opens)
+
+    def tensors(self) -> Any:
+        """Return all tensors that `advance` reads, as a nested structure."""
+        env, names = self.env, ("_episode", "_length", "_return", "_ended", "_base", "_index")
+        own = {name: getattr(self, name) for name in names}
+        return {"state": dict(env.state), "random": (env.random.key, env.random.count), "own": own}
+
+    def take(self, tensors: Any) -> None:
+        """Replace all tensors that `advance` reads, by a structure like that of `tensors()`."""
+        self.env.state, self.env.random = tensors["state"], BatchedRandom(*tensors["random"])
+        for name, value in tensors["own"].items():
+            setattr(self, name, value)
+
+    def compile(self, compiler: Compiler) -> None:
+        """Compile the step to machine code, unless this failed before. The environments must have been reset."""
+        if self._compiled is None and self.compiled is not False:
+            shape = (self.num_envs, *self.spec.action.shape)
+            action = torch.zeros(shape, dtype=self._action_dtype, device=self.device)
+            self._compiled = compile_step(self, action, compiler, bool(self.compiled))
+            self.compiled = self._compiled is not None
 
     def _flat(self, obs: Obs) -> dict[str, Tensor]:
         """Return the leaves of an observation under the keys of the spec."""
@@ -137,14 +168,15 @@ class BatchedVectorEnv:
 
     def boundary(self) -> TimeStep | None:
         """Return the last time step: the state of every copy can be saved, so no episode is truncated."""
-        return self._last
+        return self.last
 
     # Exact resume
 
     def state_dict(self) -> State:
         """Return everything that the next step depends on, as nested dicts of tensors and JSON values."""
-        state: State = {"format": FORMAT, "num_envs": self.num_envs, "started": self._last is not None}
-        if self._last is None:
+        state: State = {"format": FORMAT, "num_envs": self.num_envs, "started": self.last is not None}
+        state["compiled"] = self.compiled
+        if self.last is None:
             return state
         self._read_finished()
         return state | {
@@ -153,7 +185,7 @@ class BatchedVectorEnv:
             "episode": self._episode,
             "length": self._length,
             "return": self._return,
-            "last": asdict(self._last),
+            "last": asdict(self.last),
             "finished": self._finished.state_dict(),
         }
 
@@ -165,14 +197,16 @@ class BatchedVectorEnv:
                     f"the environments were saved with {key}={state.get(key)}, but {key} is {mine} now; use the "
                     "settings and the version of the saved run"
                 )
+        if state["compiled"] is not None:  # compiled and uncompiled steps differ in the last bits
+            self.compiled, self._compiled = state["compiled"], self._compiled if state["compiled"] else None
         if not state["started"]:
             return
         self._finished, self._unread = Episodes.from_state(state["finished"]), []
-        apart = ("format", "num_envs", "started", "finished")
+        apart = ("format", "num_envs", "started", "compiled", "finished")
         tensors = {name: part for name, part in state.items() if name not in apart}
         state = map_leaves(lambda part: part.to(self.device), tensors)
         self._episode, self._length, self._return = state["episode"], state["length"], state["return"]
-        self._last = last = TimeStep(**state["last"])
+        self.last = last = TimeStep(**state["last"])
         self._ended = last.terminated | last.truncated
         self.env.random = self._stream(self._episode)
         self.env.random.count = state["count"]
