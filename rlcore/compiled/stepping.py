@@ -48,6 +48,9 @@ def compile_step(envs: TensorEnvs, action: Tensor, compiler: Compiler, must: boo
         action: example actions [B, *shape]; only shape and dtype are used.
         compiler: compilation settings of the run.
         must: True if the run began with a compiled step and is being resumed. A failure then raises an error instead.
+
+    Returns:
+        The compiled step, or None.
     """
     try:
         return CompiledEnvStep(envs, action, compiler)
