@@ -8,10 +8,18 @@ from pathlib import PurePath
 from typing import Any
 
 from rlcore import plugins
-from rlcore.algorithms import ALGORITHMS, refuse_unknown
+from rlcore.algorithms import ALGORITHMS, Algorithm, refuse_unknown
 from rlcore.compiled import when_to_compile
 from rlcore.config.build import build
 from rlcore.config.groups import REDUCTIONS, RunConfig
+from rlcore.config.stop import (
+    EVALUATION_RETURN,
+    OLD_KEY,
+    metrics_read,
+    read_conditions,
+    refuse_unknown_metrics,
+    translate_early_stop,
+)
 from rlcore.config.values import spell
 from rlcore.errors import Mistakes, UserError
 
@@ -44,7 +52,11 @@ def build_config(values: Mapping[str, Any]) -> RunConfig:
     for key in astray:  # configuration files of early SheepRL versions have these keys at the top level
         mistakes.note(UserError(f"{key}={spell(values[key])}: this key belongs to the algorithm; use algo.{key}"))
     with mistakes.catch():
-        config = build(RunConfig, {key: value for key, value in values.items() if key not in astray} | {"algo": None})
+        values = translate_early_stop(values)
+    with mistakes.catch():
+        others = {key: value for key, value in values.items() if key not in (*astray, OLD_KEY)}
+        config = build(RunConfig, others | {"algo": None})
+        config = dataclasses.replace(config, stop=read_conditions(config.stop))
     owned = _find_foreign(name, algo)
     for key, owners in owned.items():
         others = ", ".join(owners)
@@ -95,6 +107,15 @@ def cross_check(config: RunConfig) -> None:
         raise UserError(
             f"metric.aggregator.metrics: {unknown[0]!r} is not a reduction; each value must be one of "
             f"{', '.join(REDUCTIONS)}"
+        )
+    known = config.algo.metric_names()
+    if known is not None and isinstance(ALGORITHMS.get(config.algo.name), Algorithm):  # a plugin's may be a subclass
+        refuse_unknown_metrics(config.stop, known, config.algo.name)
+    at_any_iteration = next((key for key, metric in metrics_read(config.stop) if metric != EVALUATION_RETURN), None)
+    if at_any_iteration is not None and not config.checkpoint.save_last:
+        raise UserError(
+            f"checkpoint.save_last=false: cannot be combined with {at_any_iteration}, which can end training at any "
+            "iteration, so that the policy would not be saved; set checkpoint.save_last=true"
         )
     when_to_compile.check(config)
     if config.init_from and config.checkpoint.resume_from:

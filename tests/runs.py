@@ -96,7 +96,7 @@ def values(env_id: str, total_steps: int, algo: str = "ppo", **dotted: Any) -> d
         *groups, name = key.split(".")
         branch = tree
         for group in groups:
-            branch = branch[group]
+            branch = branch.setdefault(group, {})  # older keys, such as early_stop.*, have no defaults
         branch[name] = value
     return tree
 

@@ -22,7 +22,7 @@ FEWEST = 10  # minimal number of finished seeds of a side on an environment for 
 WORST = {"failed": "that failed", NOT_FINITE: "with returns that are not finite"}
 NOT_AGAIN = ("seed=", "group=", "run_name=", "run_dir=", "root_dir=")  # overrides of one run, not of its configuration
 # Keys that do not affect learning but determine when a run ends or what its evaluations are.
-DECIDING = ("early_stop.", "evaluation.")
+DECIDING = ("stop", "evaluation.")
 APART = frozenset(a.key for a in arguments(RunConfig) if not a.learning and not a.key.startswith(DECIDING)) | {"seed"}
 WITHIN = tuple(f"{key}." for key in APART)  # prefixes of keys in mappings such as metric.logger.tags
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 import yaml
@@ -11,6 +12,7 @@ from flows.config.sheeprl_names import NAMES
 from flows.config.yaml_files import config_folders
 from rlcore.config.groups import RunConfig
 from rlcore.config.schema import arguments
+from rlcore.config.stop import OLD_KEY
 from rlcore.config.values import at, plain, spell
 from rlcore.system.devices import cores
 
@@ -32,6 +34,7 @@ def notices(config: RunConfig, overrides: Sequence[str] = ()) -> Iterator[str]:
         until = "training ends with the iteration of the first gradient step"
         yield f"dry_run=true: {until}; estimated times and sizes are those of the full run"
     yield from _budget_in_whole_iterations(config)
+    yield from _older_keys(config, overrides)
     yield from _switched_off(config, overrides)
     yield from _steps_of_each_training(config)
     if config.fabric.accelerator == "cpu" and config.fabric.ranks > cores():
@@ -73,6 +76,13 @@ def _budget_in_whole_iterations(config: RunConfig) -> Iterator[str]:
         count = algo.iterations(width)
         whole = f"{count:,} iteration{'s' * (count > 1)} of {rows:,}"
         yield f"algo.total_steps={algo.total_steps}: {trained:,} policy steps are trained, {whole}"
+
+
+def _older_keys(config: RunConfig, overrides: Sequence[str]) -> Iterator[str]:
+    """Yield a notice if the command line contains `early_stop.*`, which was replaced by `stop`."""
+    if older := [override for override in overrides if override.lstrip("+").startswith(f"{OLD_KEY}.")]:
+        form = yaml.safe_dump(plain(config.stop), default_flow_style=True, sort_keys=False, width=math.inf).strip()
+        yield f"{' '.join(older)}: older form of stop='{form}'"
 
 
 def _switched_off(config: RunConfig, overrides: Sequence[str]) -> Iterator[str]:

@@ -17,6 +17,7 @@ from flows.config.yaml_files import BUILT_IN, misnamed
 from rlcore.algorithms import ALGORITHMS
 from rlcore.config.groups import RunConfig
 from rlcore.config.schema import arguments
+from rlcore.config.stop import OLD_KEY, EarlyStopConfig
 from rlcore.config.values import nearest
 from rlcore.errors import Mistakes, NotSupported, UserError
 
@@ -116,6 +117,7 @@ def _known_keys() -> dict[str, bool]:
     The value of a key in the dict is True if the key's type is `str` or `str | None`.
     """
     keys = {key: text for key, text in _keys_of(RunConfig, "").items() if key != "algo"}
+    keys |= _keys_of(EarlyStopConfig, f"{OLD_KEY}.")
     for module in ALGORITHMS.values():
         keys |= _keys_of(module.Config, "algo.")
     return keys

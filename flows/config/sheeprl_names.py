@@ -18,6 +18,7 @@ from rlcore import plugins
 from rlcore.algorithms import ALGORITHMS
 from rlcore.config.groups import REDUCTIONS
 from rlcore.config.schema import arguments, groups
+from rlcore.config.stop import KEY as STOP
 from rlcore.config.values import at, nearest, spell
 from rlcore.errors import Mistakes, NotSupported, UserError
 from rlcore.nn.network_keys import ACTIVATIONS
@@ -72,6 +73,8 @@ def name_classes(tree: Tree) -> None:
                 target = str(node["_target_"])
                 same_module = [t for t in _targets_of_suites() if t.rpartition(".")[0] == target.rpartition(".")[0]]
                 plugins.refuse_foreign(key, target, nearest(target, same_module))
+                continue
+            if key.startswith(f"{STOP}."):  # the user's own stop condition; checked when the config is built
                 continue
             advice = [text for group, text in NAMES["no_class"].items() if key.startswith(f"{group}.")]
             listed = f"`shepherd train -h {key.partition('.')[0]}` lists the allowed keys and values"

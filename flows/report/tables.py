@@ -118,9 +118,11 @@ def _effort(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     rate, model = summary["policy_steps_per_s"], summary.get("model") or {}
     steps = f"{summary['policy_steps']:,} ({summary['env_steps']:,} env steps)"
     speed = f"{rate:,.0f} steps/s" if rate is not None else "not trained yet"
+    ended = summary.get("stopped_by")
     aliases = f" ({', '.join(model['aliases'])})" if model.get("aliases") else ""
     return [
         ("policy steps", f"{steps} in {summary['updates']:,} gradient steps"),
+        *([("stopped by", ended)] if ended else []),
         ("time", f"{duration(summary['wall_s'])} ({speed}; processor {duration(summary['cpu_s'])})"),
         ("model", f"{model['name']} version {model['version']}{aliases}" if model.get("name") else "not registered"),
     ]

@@ -17,14 +17,9 @@ from rlcore.store.config_file import config_of
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import COMPLETE, EventLog
 from rlcore.store.history import history
-from rlcore.train.boundary import Boundary
+from rlcore.train.boundary import DRY_RUN, FINISHED, Boundary
 
-STATUS = {
-    "target_return": "stopped_early",
-    "plateau": "stopped_early",
-    "dry_run": "dry_run",
-    "pruned": "pruned",
-}  # reason -> status of the run
+STATUS = (FINISHED, DRY_RUN, "pruned")  # reasons that are also the status of the run
 REASON = "its process has died"
 
 
@@ -103,9 +98,14 @@ def note_result(run: RunDirectory, result: dict[str, Any]) -> dict[str, Any]:
     return EventLog(run.events).append("baseline", **{key: result[key] for key in ("mean", "std", "ci95", "episodes")})
 
 
+def status_of(reason: str | None) -> str:
+    """Return the status of a run whose training ended for a reason; the reason may describe a stop condition."""
+    return "stopped_early" if reason and reason not in STATUS else reason or FINISHED
+
+
 def note_end(run: RunDirectory, boundary: Boundary) -> None:
     """Write the end event of a run whose training has finished or was pruned."""
-    facts = {"policy_steps": boundary.policy_steps, "status": STATUS.get(boundary.reason or "", "finished")}
+    facts = {"policy_steps": boundary.policy_steps, "status": status_of(boundary.reason)}
     logged = history(run.events).last("end")
     if logged is None or not facts.items() <= logged.items():  # a finished run may have been interrupted afterwards
         EventLog(run.events).append("end", **facts, reason=boundary.reason)

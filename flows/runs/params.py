@@ -40,7 +40,7 @@ MAY_SET_ASIDE = ("make-env", "collect", "train")  # a later stage would evaluate
 # Files of make-env and collect; a new run in the same environment may use them.
 MEASURED = ("env_card.json", "env_card.md", "dataset")
 # Keys that do not change an update but affect the end of training, the exact bits, or the best checkpoint.
-DECIDING = ("early_stop", "evaluation.every", "evaluation.episodes", "evaluation.max_episode_steps", "checkpoint.every")
+DECIDING = ("stop", "evaluation.every", "evaluation.episodes", "evaluation.max_episode_steps", "checkpoint.every")
 DECIDING += ("checkpoint.resume_from", "num_threads")
 log = logging.getLogger(__name__)
 

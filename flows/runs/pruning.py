@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from flows.runs.listeners import emit
-from flows.runs.milestones import note_end
+from flows.runs.milestones import note_end, status_of
 from flows.runs.trainer import live
 from rlcore.store.directory import RunDirectory, write_text
 from rlcore.train.boundary import Boundary
@@ -74,7 +74,7 @@ def over(run: RunDirectory) -> bool:
     message = f"pruned at {at.policy_steps:,} policy steps"
     if at.done:
         note_end(run, at)
-        message = f"stopped early at {at.policy_steps:,} policy steps: early_stop, {at.reason}"
-    if not at.done or at.reason in ("target_return", "plateau"):
+        message = f"stopped early at {at.policy_steps:,} policy steps: {at.reason}"
+    if not at.done or status_of(at.reason) == "stopped_early":
         emit("stage", {"doing": message})
     return True

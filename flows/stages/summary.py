@@ -52,6 +52,7 @@ def summarise(run: RunDirectory) -> dict[str, Any]:
     policy_steps, wall = checkpoint.manifest(path)["policy_steps"], bookkeeping["wall_s"]
     final, model = log.last("evaluation", final=True), log.last("registered")
     evaluation = _read_final(run, final) if final else {}
+    end = log.last("end") or {"status": "training"}
     results = {
         **{key: identity[key] for key in ("run_id", "algo", "env_id", "seed")},
         "policy_steps": policy_steps,
@@ -67,7 +68,8 @@ def summarise(run: RunDirectory) -> dict[str, Any]:
         "dreams": [str(path.relative_to(run.path)) for path in sorted(run.media.glob("dream_*"))],
         "model": {key: model[key] for key in ("name", "version", "aliases")} if model else None,
         "fingerprint": bookkeeping["fingerprint"],
-        "status": (log.last("end") or {"status": "training"})["status"],
+        "status": end["status"],
+        "stopped_by": end["reason"] if end["status"] == "stopped_early" else None,
     }
     write_json(run.lineage, whole_lineage(run, bookkeeping["fingerprint"]))
     write_json(run.summary, results)

@@ -185,7 +185,7 @@ def differing_config(run: RunDirectory, config: RunConfig, judged: bool = False)
     Args:
         run: the existing run.
         config: the other config.
-        judged: False compares only keys that affect learning. True compares the keys of `evaluation` and `early_stop`,
+        judged: False compares only keys that affect learning. True compares the group `evaluation` and `stop`,
             too, because the evaluations of a trial determine its value.
 
     Returns:
@@ -194,7 +194,7 @@ def differing_config(run: RunDirectory, config: RunConfig, judged: bool = False)
 
     def deciding(of: RunConfig) -> dict[str, Any]:
         half = learning_half(of)
-        return half | ({part: plain(getattr(of, part)) for part in ("evaluation", "early_stop")} if judged else {})
+        return half | ({part: plain(getattr(of, part)) for part in ("evaluation", "stop")} if judged else {})
 
     identity = run.read_identity()  # has the values as typed: config.yaml has a folder in place of an alias or a run
     given = {key: identity[key]["given"] for key in ("init_from", "load_from") if "given" in identity.get(key, {})}

@@ -17,7 +17,7 @@ from flows.tracking.mlflow_store import connect, file_of, pages, prepare_store, 
 from flows.tracking.mlflow_sweep import PARENT, tags_of_trial
 from flows.tracking.news import NewEvents
 from flows.tracking.run_list import VIEW, view
-from flows.tracking.tags import PREFIX, prefixed
+from flows.tracking.tags import PREFIX, prefixed, tag_value
 from rlcore.config.values import spell
 from rlcore.errors import RunError, UserError
 from rlcore.store.directory import RunDirectory, write_json
@@ -34,6 +34,7 @@ RUN_TAG = f"{PREFIX}run_id"
 STATUS = dict.fromkeys(COMPLETE, "FINISHED")
 STATUS |= {"interrupted": "KILLED", "pruned": "KILLED", "failed": "FAILED", "died": "KILLED"}
 log = logging.getLogger(__name__)
+STOPPED_BY = "stopped_by"
 UPLOADS = ".mlflow/uploads.json"
 BATCH_PARAMS = 100
 KIND, TRAINING = "mlflow.experimentKind", "custom_model_development"  # MLflow's page then shows runs, not traces
@@ -78,6 +79,7 @@ def update_mlflow(run: RunDirectory, news: NewEvents) -> str:
     news.notes["mlflow"] = client.tracking_uri, run_id
     _log_artifacts(client, run, run_id)
     _log_results(client, run, stored)
+    _tag_stop(client, stored, news.ended)
     _set_status(client, stored, news.ended)
     return run_id
 
@@ -264,6 +266,16 @@ def _log_results(client: MlflowClient, run: RunDirectory, stored: Run) -> None:
     ours = not present or present.splitlines()[0] == results.splitlines()[0]
     if ours and present != results:
         client.set_tag(stored.info.run_id, NOTE, results)
+
+
+def _tag_stop(client: MlflowClient, stored: Run, ended: Event | None) -> None:
+    """Set the tag `shepherd.stopped_by` to the stop condition that ended training; remove it if none did."""
+    reason = str(ended["reason"]) if ended is not None and ended["status"] == "stopped_early" else None
+    present = tag_value(stored.data.tags, STOPPED_BY)
+    if reason is not None and present != reason:
+        client.set_tag(stored.info.run_id, f"{PREFIX}{STOPPED_BY}", reason)
+    elif reason is None and present is not None:  # the run was resumed with other conditions
+        client.delete_tag(stored.info.run_id, f"{PREFIX}{STOPPED_BY}")
 
 
 def _set_status(client: MlflowClient, stored: Run, ended: Event | None) -> None:

@@ -43,6 +43,10 @@ class ReplayConfig(AlgorithmConfig):
                 f"before the first gradient step; must be below {prefix}total_steps ({self.total_steps})"
             )
 
+    def metric_names(self) -> frozenset[str]:
+        """Return the names of the metrics that the replay buffer and the schedule report."""
+        return frozenset({"Params/replay_ratio", "Params/random_actions"})
+
     def rows(self, size: int | None, width: int) -> int:
         """Return the capacity of the replay buffer for one environment.
 

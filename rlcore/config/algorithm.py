@@ -86,6 +86,14 @@ class AlgorithmConfig:
                     f"{key} of {spec.id} ({part.describe()}) is read as a vector of {part.size:,} numbers: {IMAGES_ARE}"
                 )
 
+    def metric_names(self) -> frozenset[str] | None:
+        """Return the names of all metrics that the algorithm's learner and buffer can report, for stop conditions.
+
+        None: they are not known, for example for the algorithm of a plugin. A stop condition on a metric that is never
+        reported is then an error during training instead of before it.
+        """
+        return None
+
     def learning_starts_steps(self, width: int, rows: int = 0) -> int:
         """Return the number of policy steps that are taken before the first gradient step.
 

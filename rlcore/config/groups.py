@@ -401,22 +401,6 @@ class EvaluationConfig:
 
 
 @dataclass(frozen=True)
-class EarlyStopConfig:
-    """Conditions on the results of evaluations that end training before `algo.total_steps`."""
-
-    target_return: float | None = arg(
-        None, "stop training when the mean return of a greedy evaluation reaches this value; null = off"
-    )
-    patience: int | None = arg(None, "stop training after this many evaluations without improvement; null = off", low=1)
-    min_delta: float = arg(
-        0.0,
-        "smallest increase of the mean return that counts as an improvement",
-        low=0,
-        needs=Needs("patience", bool, " of 1 or more"),
-    )
-
-
-@dataclass(frozen=True)
 class RunConfig:
     """Complete config of a run, with one field per group of keys.
 
@@ -432,7 +416,12 @@ class RunConfig:
     metric: MetricConfig = arg(MetricConfig(), "metrics and loggers", learning=False)
     model_manager: ModelManagerConfig = arg(ModelManagerConfig(), "model registry", learning=False)
     evaluation: EvaluationConfig = arg(EvaluationConfig(), "evaluation", learning=False)
-    early_stop: EarlyStopConfig = arg(EarlyStopConfig(), "early stopping", learning=False)
+    stop: tuple[dict[str, Any], ...] = arg(
+        (),
+        "conditions that end training before algo.total_steps, for example "
+        "[{upper_bound: {metric: Rewards/rew_avg, value: 475}}]; training ends when one of them holds",
+        learning=False,
+    )
     seed: int = arg(42, "root of every random stream", low=0)
     num_threads: int = arg(1, "number of CPU threads of a torch operation", low=1, learning=False)
     float32_matmul_precision: str = arg(

@@ -7,6 +7,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, overload
 
+from rlcore.config.stop import EVALUATION_RETURN
 from rlcore.store.events import StepSet
 
 Event = dict[str, Any]
@@ -19,7 +20,7 @@ WALL, CPU = "Time/wall_s", "Time/cpu_s"
 CLOCKS = (WALL, CPU)
 # The two evaluations have different names: an evaluation during training and the final one can be at the same step, but
 # use different seeds.
-WHILE_TRAINING = {"greedy": "Evaluation/greedy_mean"}
+WHILE_TRAINING = {"greedy": EVALUATION_RETURN}
 FINAL = {"greedy": "Test/cumulative_reward", "stochastic": "Test/cumulative_reward_stochastic"}
 
 

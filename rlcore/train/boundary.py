@@ -1,17 +1,17 @@
 """Boundaries: the points between iterations at which a run is saved or evaluated, or ends.
 
-Only the config and the mean returns of evaluations determine them.
+Only the config and the stop conditions determine them.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # the parent process imports this file and should not load these modules
-    from rlcore.config.groups import EarlyStopConfig, RunConfig
+    from rlcore.config.groups import RunConfig
+
+FINISHED, DRY_RUN = "finished", "dry_run"
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,8 @@ class Boundary:
         due: what must be done at this point: "checkpoint", "evaluate", both (in this order), or nothing. An evaluation
             is always preceded by a checkpoint.
         done: True if training is over.
-        reason: reason for the end: "finished", "dry_run", "target_return" or "plateau"; None if training continues.
+        reason: reason for the end: "finished", "dry_run", or a description of the stop condition that holds; None if
+            training continues.
     """
 
     policy_steps: int
@@ -60,7 +61,7 @@ def boundary_at(config: RunConfig, previous: int, policy_steps: int, reason: str
     Returns:
         The boundary.
     """
-    after = max(policy_steps, config.algo.total_steps) if reason == "finished" else policy_steps
+    after = max(policy_steps, config.algo.total_steps) if reason == FINISHED else policy_steps
 
     def passes(every: int) -> bool:
         return after // every > previous // every
@@ -68,7 +69,7 @@ def boundary_at(config: RunConfig, previous: int, policy_steps: int, reason: str
     evaluate = passes(config.evaluation_every)
     save = evaluate or passes(config.checkpoint_every)
     if reason is not None:
-        dry = reason == "dry_run"
+        dry = reason == DRY_RUN
         save, evaluate = config.checkpoint.save_last or evaluate or dry, evaluate and not dry
     due = tuple(name for name, is_due in (("checkpoint", save), ("evaluate", evaluate)) if is_due)
     return Boundary(policy_steps, due, reason is not None, reason)
@@ -83,34 +84,20 @@ def is_scheduled(config: RunConfig, policy_steps: int) -> bool:
     return policy_steps >= budget(config) or policy_steps // every > (policy_steps - rows) // every
 
 
-def stop_reason(
-    config: RunConfig, iterations: int, updates: int, policy_steps: int, scores: Mapping[int, float]
-) -> str | None:
+def stop_reason(config: RunConfig, iterations: int, updates: int, condition: str | None = None) -> str | None:
     """Return the reason for the end of training, or None if training continues.
 
     Args:
-        config: provides total_steps, dry_run and early_stop.
+        config: provides total_steps and dry_run.
         iterations: number of finished iterations.
         updates: number of gradient steps taken so far; a dry run ends after the first.
-        policy_steps: number of policy steps taken so far.
-        scores: policy step of an evaluation -> its mean return. Evaluations after `policy_steps` are ignored.
+        condition: description of a stop condition that holds; None if none does.
 
     Returns:
-        "finished", "dry_run", "target_return", "plateau" or None.
+        "finished", "dry_run", `condition` or None.
     """
     if iterations >= config.algo.iterations(config.width):
-        return "finished"
+        return FINISHED
     if config.is_tried(updates):
-        return "dry_run"
-    # The event log may contain evaluations that are newer than the checkpoint from which the run was resumed.
-    return _why_stop_early(config.early_stop, [scores[at] for at in sorted(scores) if at <= policy_steps])
-
-
-def _why_stop_early(rule: EarlyStopConfig, scores: list[float]) -> str | None:
-    if rule.target_return is not None and any(score >= rule.target_return for score in scores):
-        return "target_return"
-    best, stale = -math.inf, 0
-    for score in scores:
-        stale = 0 if score > best + rule.min_delta else stale + 1
-        best = max(best, score)
-    return "plateau" if rule.patience is not None and stale >= rule.patience else None
+        return DRY_RUN
+    return condition

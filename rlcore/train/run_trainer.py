@@ -29,10 +29,11 @@ from rlcore.train.boundary import Boundary, boundary_at, is_scheduled, next_stop
 from rlcore.train.components import check_finite, start_from
 from rlcore.train.fingerprint import fingerprint
 from rlcore.train.memory_estimate import spell_duration
-from rlcore.train.metrics import MetricsWindow, Stopwatch
+from rlcore.train.metrics import SURE, MetricsWindow, Stopwatch
 from rlcore.train.ranks import VARIABLE, WorkerRanks
 from rlcore.train.resource_check import check_resources
 from rlcore.train.resume import ResumePoint
+from rlcore.train.stopping import StopConditions
 from rlcore.train.trainer import Trainer
 from rlcore.types import Episodes, Metrics
 
@@ -71,6 +72,7 @@ class RunTrainer:
         self.window = MetricsWindow(config.metric)
         self.stopwatch = Stopwatch()
         self.owed: list[str] = []
+        self.stop = StopConditions.from_config(config.stop)
         self.scores = {e["policy_steps"]: e["greedy"]["mean"] for e in history(run.events).evaluations}
         self.interrupted = False
         self._recent: list[float] = []  # returns of the newest 100 episodes
@@ -107,6 +109,8 @@ class RunTrainer:
         kept = {int(steps): float(score) for steps, score in bookkeeping["scores"].items()}
         self.scores = kept | self.scores
         self.owed = [] if self.policy_steps in self.scores else bookkeeping["owed"]
+        evaluated = {steps: score for steps, score in self.scores.items() if steps <= self.policy_steps}
+        self.stop.load_state_dict(bookkeeping.get("stop", {}), evaluated)
 
     def _warn_of_lost_events(self, logged: Mapping[str, int]) -> None:
         """Warn if the event log has lost events, for example because of a disk fault.
@@ -169,7 +173,7 @@ class RunTrainer:
             episodes, stop = self._exchange()
             self._account(metrics, episodes, wall() - began, on_progress)
             began = wall()
-            return stop if self.training.ranks.size > 1 else self._must_stop
+            return self._agree(stop if self.training.ranks.size > 1 else self._must_stop)
 
         until = next_stop(self.config, start)
         self.worker_ranks.send(f"advance {until}")
@@ -184,7 +188,7 @@ class RunTrainer:
         """Train to `until` policy steps on a worker rank; only rank 0 writes."""
 
         def on_iteration(metrics: list[Metrics]) -> bool:
-            return self._exchange()[1]
+            return self._agree(self._exchange()[1])
 
         self.training.advance(until, on_iteration)
 
@@ -206,11 +210,21 @@ class RunTrainer:
             episodes.extend(*columns)
         return episodes, any(stop for _, stop in gathered)
 
+    def _agree(self, stop: bool) -> bool:
+        """Return True if `stop` is True or, on rank 0, a stop condition holds. The result is equal on all ranks."""
+        met = self.stop.reason is not None
+        if self.training.ranks.size > 1 and self.stop.reads_training:
+            met = any(self.training.ranks.gather(met))
+        return stop or met
+
     def _account(self, metrics: list[Metrics], episodes: Episodes, seconds: float, on_progress: Progress) -> None:
         self._add_returns(episodes.ret)
         collected = self.collector.seconds
         self._log_pace(len(metrics), seconds - collected)
-        self.window.add([*metrics, self.training.metrics()], episodes)
+        metrics = [*metrics, self.training.metrics()]
+        self.window.add(metrics, episodes)
+        if self.stop.reads_training:
+            self._check_stop_conditions(metrics, episodes)
         self.window.seconds["collect"] += collected
         self.window.seconds["train"] += seconds - collected
         last = self._reason() is not None
@@ -250,8 +264,17 @@ class RunTrainer:
             self._recent = (self._recent + returns)[-100:]
             self._return = sum(self._recent) / len(self._recent)
 
+    def _check_stop_conditions(self, metrics: list[Metrics], episodes: Episodes) -> None:
+        """Call the stop conditions with the means of an iteration's metrics."""
+        counters = {**self._moment(), "updates": self.learner.updates}
+        with self._name_last_checkpoint():
+            means = self.training.mean_metrics(metrics, episodes)
+        self.stop.update(means | counters)
+        if self.learner.updates >= SURE:
+            self.stop.refuse_missing(means)
+
     def _reason(self) -> str | None:
-        return stop_reason(self.config, self.iterations, self.learner.updates, self.policy_steps, self.scores)
+        return stop_reason(self.config, self.iterations, self.learner.updates, self.stop.reason)
 
     # Saving and evaluation --------------------------------------------------------------------------------------------
 
@@ -280,6 +303,7 @@ class RunTrainer:
             "window": self.window.state_dict(),
             "owed": self.owed,
             "scores": self.scores,
+            "stop": self.stop.state_dict(),
             "logged": self._logged,
             "recent": self._recent,
             "wall_s": self.stopwatch.wall,
@@ -332,6 +356,7 @@ class RunTrainer:
         if current is not None and greedy["mean"] >= max(earlier, default=-math.inf):
             retry(lambda: checkpoint.name_best(self.run, current))
         self.scores[self.policy_steps] = greedy["mean"]
+        self.stop.add_evaluation(self.policy_steps, greedy["mean"])
         self.owed = []
         fields: dict[str, Any] = {**self._moment(), "final": False, "greedy": greedy, **self._clock()}
         self._logged["evaluation"] += 1

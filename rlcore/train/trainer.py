@@ -294,6 +294,22 @@ class Trainer:
         window.add(metrics, episodes)
         return window.check_finite(self.policy_steps, self.learner.updates)
 
+    def mean_metrics(
+        self, metrics: list[Metrics], episodes: Sequence[Episode], updates: int | None = None
+    ) -> dict[str, float]:
+        """Return the means over an iteration as numbers; raise a RunError if a value is not finite.
+
+        Args:
+            metrics: results of `update` and of `metrics`.
+            episodes: episodes that ended in the iteration; their mean return and length are added.
+            updates: number of gradient steps before the iteration, for the error message; None: not stated.
+
+        Returns:
+            Name of the metric -> mean.
+        """
+        since = self.learner.updates if updates is None else updates
+        return {name: sum(values) / len(values) for name, values in self._read(metrics, since, episodes).items()}
+
     def advance(self, until: int, on_iteration: OnIteration, on_batch: OnProgress | None = None) -> None:
         """Run iterations until at least `until` policy steps are taken.
 
@@ -315,8 +331,7 @@ class Trainer:
             self.collect_rollout()
             updates, metrics = self.learner.updates, self.take_gradient_steps()
             episodes = self.envs.pop_episodes()
-            numbers = self._read([*metrics, self.metrics()], updates, episodes)
-            means = {name: sum(values) / len(values) for name, values in numbers.items()}
+            means = self.mean_metrics([*metrics, self.metrics()], episodes, updates)
             yield Iteration(self.policy_steps, self.env_steps, means, episodes)
             if self.config.is_tried(self.learner.updates):
                 return

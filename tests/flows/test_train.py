@@ -337,8 +337,8 @@ def test_dry_run_registers_nothing(home: Path, api: str, tmp_path: Path, capfd: 
 @pytest.mark.parametrize(
     ("rule", "reason"),
     [
-        (["early_stop.target_return=1"], "target_return"),
-        pytest.param(["early_stop.patience=1", "early_stop.min_delta=1e6"], "plateau", marks=soak),
+        (["early_stop.target_return=1"], "upper_bound"),
+        pytest.param(["early_stop.patience=1", "early_stop.min_delta=1e6"], "stops_increasing", marks=soak),
     ],
     ids=["target_return", "patience"],
 )
@@ -349,11 +349,12 @@ def test_early_stop_evaluates_and_registers_model(api: str, tmp_path: Path, rule
     run = new_run(tmp_path / reason, *rule, "evaluation.every=256", f"model_manager.models.agent.model_name={reason}")
     summary = training.run_flow(run)
     evaluated = [e["policy_steps"] for e in read_events(run.events) if e["kind"] == "evaluation" and not e["final"]]
-    assert len(evaluated) == {"target_return": 1, "plateau": 2}[reason]
+    assert len(evaluated) == {"upper_bound": 1, "stops_increasing": 2}[reason]
     assert evaluated[-1] < 1024
     assert (summary["status"], summary["policy_steps"]) == ("stopped_early", evaluated[-1])
     ends = [(e["status"], e["reason"], e["policy_steps"]) for e in read_events(run.events) if e["kind"] == "end"]
-    assert ends == [("stopped_early", reason, evaluated[-1])]
+    assert ends == [("stopped_early", summary["stopped_by"], evaluated[-1])]
+    assert summary["stopped_by"].startswith(f"{reason}: Evaluation/greedy_mean")
     assert summary["eval"]["greedy"]["episodes"] == 4
     assert summary["model"]["version"] == 1
 

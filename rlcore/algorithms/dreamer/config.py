@@ -118,6 +118,15 @@ class DreamerConfig(ReplayConfig):
                 f"name at least one of {', '.join(seen)}"
             )
 
+    def metric_names(self) -> frozenset[str]:
+        """Return the names of the metrics that learner and replay buffer report."""
+        terms = ("world_model", "observation", "reward", "continue", "state", "policy", "value")
+        names = {f"Loss/{name}_loss" for name in terms} | {
+            f"State/{name}" for name in ("kl", "post_entropy", "prior_entropy")
+        }
+        norms = {f"Grads/{name}" for name in ("world_model", "actor", "critic")}
+        return super().metric_names() | names | norms | {"Params/exploration_amount"}
+
     def check_with(self, run: RunConfig) -> None:
         """Raise UserError if the replay buffer cannot store one training sequence per environment."""
         rows, length = self.rows(run.buffer.size, run.width), self.per_rank_sequence_length

@@ -170,6 +170,12 @@ class OnPolicyConfig(AlgorithmConfig):
         """
         return tuple(f.name.removeprefix("anneal_") for f in fields(cls) if f.name.startswith("anneal_"))
 
+    def metric_names(self) -> frozenset[str]:
+        """Return the names of the metrics that the learner reports: losses, gradient norm and coefficients."""
+        losses = {f"Loss/{name}_loss" for name in ("policy", "value", "entropy")}
+        coefficients = {f"Info/{name}" for name in self.schedulable() if name != "lr"}
+        return frozenset({*losses, *coefficients, "Info/grad_norm", "Info/learning_rate"})
+
     @property
     def annealing_keys(self) -> tuple[str, ...]:
         """Config keys that make the results of training depend on `total_steps`.

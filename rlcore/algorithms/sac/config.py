@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from rlcore.spec import EnvSpec
 
 
+# Metrics of the learners of SAC and SAC-AE.
+METRICS = frozenset({f"Loss/{name}_loss" for name in ("value", "policy", "alpha")}) | {
+    f"Info/{name}" for name in ("q", "entropy", "alpha", "critic_grad_norm", "actor_grad_norm")
+}
 KINDS = VECTORS | {"image"}  # kinds of observation keys that SAC and SAC-AE read
 
 
@@ -121,6 +125,10 @@ class Config(ReplayConfig):
     )
     actor: SquashedActorConfig = arg(SquashedActorConfig(), "actor network")
     critic: CriticConfig = arg(CriticConfig(), "critic networks")
+
+    def metric_names(self) -> frozenset[str]:
+        """Return the names of the metrics that learner and replay buffer report."""
+        return super().metric_names() | METRICS
 
     def check_with(self, run: RunConfig) -> None:
         """Raise UserError if the policy distribution is not a squashed normal, or the replay buffer is unsuitable."""

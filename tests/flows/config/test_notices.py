@@ -50,6 +50,16 @@ def test_notices_name_image_keys_without_image_encoder(typed):
     assert not notices(compose(["exp=ppo", *seen])[0], seen)
 
 
+def test_notices_name_condition_of_older_key():
+    typed = ["early_stop.patience=3", "early_stop.min_delta=2"]
+    (sentence,) = notices(compose(["exp=ppo", *typed])[0], typed)
+    condition = "{metric: Evaluation/greedy_mean, patience: 3, min_delta: 2.0}"
+    assert (
+        sentence
+        == f"early_stop.patience=3 early_stop.min_delta=2: older form of stop='[{{stops_increasing: {condition}}}]'"
+    )
+
+
 @pytest.mark.parametrize(
     ("total", "trained"),
     [

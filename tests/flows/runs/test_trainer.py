@@ -101,8 +101,17 @@ def test_sigterm_saves_checkpoint_after_iteration(tmp_path: Path) -> None:
     assert [e["status"] for e in read_events(run.events) if e["kind"] == "end"] == ["interrupted"]
 
 
-def test_early_stop_is_unchanged_by_interruption(tmp_path: Path) -> None:
-    settings = {"evaluation__every": 100, "early_stop__patience": 2, "total_steps": 2000}
+# The run stops after evaluations, and in the middle between two of them.
+@pytest.mark.parametrize(
+    "rule",
+    [
+        {"early_stop__patience": 2},
+        {"stop": [{"plateau": {"metric": "Rewards/rew_avg", "patience": 4, "rtol": 0.5}}]},
+    ],
+    ids=["evaluations", "training"],
+)
+def test_stop_condition_is_unchanged_by_interruption(tmp_path: Path, rule: dict[str, Any]) -> None:
+    settings = {"evaluation__every": 100, "total_steps": 2000} | rule
     whole = finished(tmp_path / "whole", **settings)
     evaluated_at = evaluations(whole)
     assert evaluated_at[-1] < 2000  # it stopped early
@@ -119,10 +128,11 @@ def test_early_stop_is_unchanged_by_interruption(tmp_path: Path) -> None:
             for name, act in (("checkpoint", trainer.checkpoint), ("evaluate", trainer.evaluate)):
                 if name in boundary.due:
                     act()
-    train(run)
+    last = train(run)
     trainer_for(run).stop()
     assert evaluations(run) == evaluated_at
     assert digest_of(run) == digest_of(whole)
+    assert last.reason is not None and last.reason.startswith("plateau" if "stop" in rule else "stops_increasing")
 
 
 def evaluations(run: RunDirectory) -> list[int]:

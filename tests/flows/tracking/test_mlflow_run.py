@@ -374,6 +374,16 @@ def test_run_status_follows_interrupt_and_resume(home: Path, tmp_path: Path) -> 
     assert seen == ["RUNNING", "KILLED", "RUNNING", "FAILED"]
 
 
+def test_stop_condition_is_tag_until_run_is_resumed(home: Path, tmp_path: Path) -> None:
+    run = synthetic_run(tmp_path / "run", "stopped")
+    log, client = EventLog(run.events), connect(tracking_uri())
+    log.append("end", status="stopped_early", policy_steps=10, reason="upper_bound: Rewards/rew_avg = 5")
+    assert client.get_run(update_backends(run)).data.tags["shepherd.stopped_by"] == "upper_bound: Rewards/rew_avg = 5"
+    log.append("resume", policy_steps=10)
+    log.append("end", status="finished", policy_steps=20, reason="finished")
+    assert "shepherd.stopped_by" not in client.get_run(update_backends(run)).data.tags
+
+
 def test_budget_changed_on_resume_is_tag(home: Path, tmp_path: Path) -> None:
     run = synthetic_run(tmp_path / "run", "longer")
     update_backends(run)

@@ -9,6 +9,7 @@ import pytest
 from rlcore.config.groups import RunConfig
 from rlcore.run_config import build_config
 from rlcore.train.boundary import Boundary, boundary_at, budget, is_scheduled, next_stop, stop_reason
+from rlcore.train.stopping import StopConditions
 from tests.runs import values
 
 
@@ -82,26 +83,27 @@ def test_save_last_false_keeps_checkpoint_with_evaluation() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rule", "scores", "reason"),
+    ("rule", "scores", "ends"),
     [
         ({}, [9, 9, 9], None),
         ({"target_return": 10}, [9, 9.9], None),
-        ({"target_return": 10}, [10, 9], "target_return"),
-        ({"patience": 2}, [5, 4, 4.5], "plateau"),
+        ({"target_return": 10}, [9, 10], "upper_bound"),
+        ({"patience": 2}, [5, 4, 4.5], "stops_increasing"),
         ({"patience": 2}, [5, 4, 6], None),
-        ({"patience": 2, "min_delta": 2}, [5, 6, 6.5], "plateau"),  # improvements below min_delta do not count
+        ({"patience": 2, "min_delta": 2}, [5, 6, 6.5], "stops_increasing"),  # improvements below min_delta do not count
     ],
 )
-def test_stop_reason_follows_early_stop_rules(rule: dict[str, float], scores: list[float], reason: str | None) -> None:
+def test_stop_reason_follows_early_stop_rules(rule: dict[str, float], scores: list[float], ends: str | None) -> None:
     run = config(**{f"early_stop__{key}": value for key, value in rule.items()})
-    by_steps = {250 * (i + 1): score for i, score in enumerate(scores)}
-    assert stop_reason(run, 10, 10, 750, by_steps) == reason
-
-
-def test_stop_reason_ignores_scores_after_resumed_checkpoint() -> None:
-    assert stop_reason(config(early_stop__target_return=10), 10, 10, 500, {250: 1.0, 750: 99.0}) is None
+    stop = StopConditions.from_config(run.stop)
+    for i, score in enumerate(scores):
+        assert stop_reason(run, 10, 10, stop.reason) is None
+        stop.add_evaluation(250 * (i + 1), score)
+    reason = stop_reason(run, 10, 10, stop.reason)
+    assert (reason and reason.partition(":")[0]) == ends
 
 
 def test_stop_reason_at_end_and_in_dry_run() -> None:
-    assert [stop_reason(config(), done, done, 900, {}) for done in (14, 15)] == [None, "finished"]
-    assert [stop_reason(config(dry_run=True), 1, updates, 64, {}) for updates in (0, 1)] == [None, "dry_run"]
+    assert [stop_reason(config(), done, done, None) for done in (14, 15)] == [None, "finished"]
+    assert stop_reason(config(), 15, 15, "upper_bound") == "finished"
+    assert [stop_reason(config(dry_run=True), 1, updates) for updates in (0, 1)] == [None, "dry_run"]

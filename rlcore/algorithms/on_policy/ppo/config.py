@@ -43,6 +43,10 @@ class Config(OnPolicyConfig):
                 f"(env.num_envs={run.env.num_envs} × algo.rollout_steps={self.rollout_steps})"
             )
 
+    def metric_names(self) -> frozenset[str]:
+        """Return the names of the metrics that the learner reports, including the change of the policy."""
+        return super().metric_names() | {"Info/approx_kl", "Info/clip_fraction"}
+
     def merge_minibatches(self) -> Config:
         """Return a copy of the config with one minibatch per epoch, which contains the complete rollout.
 

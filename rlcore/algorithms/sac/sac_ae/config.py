@@ -132,6 +132,10 @@ class Config(ReplayConfig):
                     "may differ"
                 )
 
+    def metric_names(self) -> frozenset[str]:
+        """Return the names of the metrics that learner and replay buffer report."""
+        return super().metric_names() | sac.METRICS | {"Loss/reconstruction_loss"}
+
     def check_with(self, run: RunConfig) -> None:
         """Raise UserError if the policy distribution is not a squashed normal, or the replay buffer is unsuitable."""
         sac.check_run(self, self.n_step, run)

@@ -1,0 +1,366 @@
+"""Stop conditions: when training ends before `algo.total_steps`.
+
+    stop = StopConditions([Plateau("Rewards/rew_avg", patience=10, rtol=0.05), UpperBound("Rewards/rew_avg", 475)])
+    stop.update(iteration.metrics)  # after each iteration and each evaluation
+    print(stop.reason)              # None, or the condition that holds
+
+A condition is called with the metrics of an iteration, or with those of an evaluation, as a mapping from name to
+number. A metric may be missing in an iteration: the mean return, for example, if no episode has ended. A condition then
+keeps its last result. The conditions on one metric return what the conditions of rl8 1.0.0 return on the same values.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from rlcore import plugins
+from rlcore.config.stop import ALL, COMMON, EVALUATION_RETURN, TARGET
+from rlcore.config.values import nearest
+from rlcore.errors import RunError, UserError
+from rlcore.user_code import spell_error, user_code
+
+State = dict[str, Any]
+
+
+class Condition(Protocol):
+    """Function of the metrics that returns True to end training; a user's condition may have a state.
+
+    The state is stored in checkpoints. It consists of the instance's attributes, which must be JSON values, or of the
+    result of its method `state_dict`, which needs `load_state_dict` then.
+    """
+
+    def __call__(self, metrics: Mapping[str, float], /) -> bool:
+        """Return True if training must end, given the metrics of an iteration or of an evaluation."""
+        ...
+
+
+class MetricCondition:
+    """Base class of conditions on one metric, with the name `metric`."""
+
+    def __init__(self, metric: str) -> None:
+        self.metric = metric
+        self.met = False  # last result, which is kept while the metric is missing
+        self.value: float | None = None  # last value; None before the first one
+
+    def __call__(self, metrics: Mapping[str, float], /) -> bool:
+        """Return True if the condition holds after these metrics; if the metric is missing, return the last result."""
+        if self.metric in metrics:
+            self.value = float(metrics[self.metric])
+            self.met = self.holds(self.value)
+        return self.met
+
+    def holds(self, value: float) -> bool:
+        """Return True if the condition holds after the next value of the metric."""
+        raise NotImplementedError
+
+    @property
+    def reads(self) -> frozenset[str]:
+        """Names of the metrics that the condition reads."""
+        return frozenset({self.metric})
+
+    def state_dict(self) -> State:
+        """Return the attributes of the instance, which are JSON values."""
+        return dict(vars(self))
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore the attributes that `state_dict` returned."""
+        vars(self).update(state)
+
+
+class UpperBound(MetricCondition):
+    """Condition that holds if a metric is at least `bound` (rl8's `HitsUpperBound`)."""
+
+    def __init__(self, metric: str, value: float) -> None:
+        super().__init__(metric)
+        self.bound = value
+
+    def holds(self, value: float) -> bool:
+        """Return True if the value is at least the bound."""
+        return value >= self.bound
+
+    def __str__(self) -> str:
+        return f"upper_bound: {self.metric} = {self.value:.6g}, which is at least {self.bound:g}"
+
+
+class LowerBound(MetricCondition):
+    """Condition that holds if a metric is at most `bound` (rl8's `HitsLowerBound`)."""
+
+    def __init__(self, metric: str, value: float) -> None:
+        super().__init__(metric)
+        self.bound = value
+
+    def holds(self, value: float) -> bool:
+        """Return True if the value is at most the bound."""
+        return value <= self.bound
+
+    def __str__(self) -> str:
+        return f"lower_bound: {self.metric} = {self.value:.6g}, which is at most {self.bound:g}"
+
+
+class Plateau(MetricCondition):
+    """Condition that holds if a metric changed little `patience` times in a row (rl8's `Plateaus`).
+
+    A change from v to w is small if |w - v| <= rtol |v|. As in rl8, the value before the first one is 0.
+    """
+
+    def __init__(self, metric: str, patience: int = 5, rtol: float = 1e-3) -> None:
+        super().__init__(metric)
+        self.patience, self.rtol = patience, rtol
+        self.previous, self.count = 0.0, 0
+
+    def holds(self, value: float) -> bool:
+        """Return True if this and the `patience` - 1 previous changes are small."""
+        small = abs(value - self.previous) <= self.rtol * abs(self.previous)
+        self.previous, self.count = value, self.count + 1 if small else 0
+        return self.count >= self.patience
+
+    def __str__(self) -> str:
+        times = f"{self.count} time{'s' * (self.count > 1)} in a row"
+        return f"plateau: {self.metric} changed by at most {100 * self.rtol:g} % {times}"
+
+
+class StopsIncreasing(MetricCondition):
+    """Condition that holds if a metric had no new maximum `patience` times in a row (rl8's `StopsIncreasing`).
+
+    A value counts as a new maximum only if it exceeds the largest value so far by more than `min_delta`.
+    """
+
+    def __init__(self, metric: str, patience: int = 5, min_delta: float = 0.0) -> None:
+        super().__init__(metric)
+        self.patience, self.min_delta = patience, min_delta
+        self.best, self.count = -math.inf, 0
+
+    def improves(self, value: float, best: float) -> bool:
+        """Return True if a value is better than `best`."""
+        return value > best
+
+    def holds(self, value: float) -> bool:
+        """Return True if this and the `patience` - 1 previous values are no improvement."""
+        needed = self.best + self.min_delta if self.improves(1, 0) else self.best - self.min_delta
+        self.count = 0 if self.improves(value, needed) else self.count + 1
+        if self.improves(value, self.best):
+            self.best = value
+        return self.count >= self.patience
+
+    def __str__(self) -> str:
+        by = f" by more than {self.min_delta:g}" if self.min_delta else ""
+        name = "stops_increasing" if self.improves(1, 0) else "stops_decreasing"
+        times = f"{self.count} time{'s' * (self.count > 1)} in a row"
+        return f"{name}: {self.metric} has not improved on {self.best:.6g}{by} {times}"
+
+    def state_dict(self) -> State:
+        """Return the attributes of the instance; `best` is None before the first value, as JSON has no infinity."""
+        return super().state_dict() | {"best": self.best if math.isfinite(self.best) else None}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore the attributes that `state_dict` returned."""
+        super().load_state_dict({key: value for key, value in state.items() if key != "best" or value is not None})
+
+
+class StopsDecreasing(StopsIncreasing):
+    """Condition that holds if a metric had no new minimum `patience` times in a row (rl8's `StopsDecreasing`)."""
+
+    def __init__(self, metric: str, patience: int = 5, min_delta: float = 0.0) -> None:
+        super().__init__(metric, patience, min_delta)
+        self.best = math.inf
+
+    def improves(self, value: float, best: float) -> bool:
+        """Return True if a value is better than `best`."""
+        return value < best
+
+
+class All:
+    """Condition that holds if all of its conditions hold at the same time (rl8's `And`)."""
+
+    def __init__(self, conditions: Sequence[Condition]) -> None:
+        self.conditions = [_with_state(condition) for condition in conditions]
+
+    def __call__(self, metrics: Mapping[str, float], /) -> bool:
+        """Return True if all conditions hold after these metrics; each of them is called."""
+        return all([condition(metrics) for condition in self.conditions])
+
+    @property
+    def met(self) -> bool:
+        """Last result."""
+        return all(condition.met for condition in self.conditions)
+
+    @property
+    def reads(self) -> frozenset[str] | None:
+        """Names of the metrics that the conditions read; None if they are unknown."""
+        return _union(condition.reads for condition in self.conditions)
+
+    def state_dict(self) -> State:
+        """Return the states of the conditions."""
+        return {"conditions": [condition.state_dict() for condition in self.conditions]}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore the states that `state_dict` returned."""
+        for condition, stored in zip(self.conditions, state["conditions"], strict=True):
+            condition.load_state_dict(stored)
+
+    def __str__(self) -> str:
+        return " and ".join(map(str, self.conditions))
+
+
+class UserCondition:
+    """Condition of a user: any function of the metrics, with the result and the state that a checkpoint needs.
+
+    Args:
+        inner: the user's function, for example an instance of a class with `__call__(metrics)`.
+        name: name of its class, for messages.
+    """
+
+    def __init__(self, inner: Condition, name: str) -> None:
+        self.inner, self.name, self.met = inner, name, False
+        self.reads = None  # its metrics are unknown
+
+    def __call__(self, metrics: Mapping[str, float], /) -> bool:
+        """Return True if the user's function returns True; raise a RunError if it fails."""
+        with _calling(self.name):
+            self.met = bool(self.inner(dict(metrics)))
+        return self.met
+
+    def state_dict(self) -> State:
+        """Return the last result and the state of the user's function; raise a RunError if it is not JSON."""
+        with _calling(self.name):
+            get = getattr(self.inner, "state_dict", None)
+            state = get() if get else dict(vars(self.inner)) if hasattr(self.inner, "__dict__") else {}
+            json.dumps(state)
+        return {"met": self.met, "inner": state}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore the state that `state_dict` returned."""
+        self.met = state["met"]
+        with _calling(self.name):
+            load = getattr(self.inner, "load_state_dict", None)
+            if load:
+                load(state["inner"])
+            elif state["inner"]:
+                vars(self.inner).update(state["inner"])
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@contextmanager
+def _calling(name: str) -> Iterator[None]:
+    """Context manager for calls of a user's condition; its exceptions become RunErrors that name the condition."""
+    try:
+        with user_code():
+            yield
+    except Exception as error:
+        raise RunError(f"stop condition {name}: {spell_error(error)}") from error
+
+
+OwnCondition = MetricCondition | All | UserCondition
+CONDITIONS: dict[str, type[MetricCondition]] = {
+    "upper_bound": UpperBound,
+    "lower_bound": LowerBound,
+    "plateau": Plateau,
+    "stops_increasing": StopsIncreasing,
+    "stops_decreasing": StopsDecreasing,
+}
+
+
+def _with_state(condition: Condition) -> OwnCondition:
+    """Return a condition of this module unchanged, and any other one as a `UserCondition`."""
+    if isinstance(condition, OwnCondition):
+        return condition
+    return UserCondition(condition, type(condition).__name__)
+
+
+def make_condition(stated: Mapping[str, Any]) -> OwnCondition:
+    """Create a condition from its form in a config, as `rlcore.config.stop.read_conditions` returns it."""
+    if TARGET in stated:
+        target, arguments = str(stated[TARGET]), {key: value for key, value in stated.items() if key != TARGET}
+        made: Any = plugins.member(f"stop.{TARGET}", target.replace(":", "."))
+        with _calling(target):
+            return UserCondition(made(**arguments), target)
+    name, keys = next(iter(stated.items()))
+    return All([make_condition(part) for part in keys]) if name == ALL else CONDITIONS[name](**keys)
+
+
+class StopConditions:
+    """Stop conditions of a training; training ends when one of them holds.
+
+    Args:
+        conditions: the conditions.
+        names: text that identifies each condition when its state is restored, such as its form in the config; None:
+            the name of its class.
+    """
+
+    def __init__(self, conditions: Iterable[Condition] = (), names: Sequence[str] | None = None) -> None:
+        self.conditions = [_with_state(condition) for condition in conditions]
+        self.names = [type(condition).__name__ for condition in self.conditions] if names is None else names
+        self.evaluated = -1  # policy steps of the last evaluation that the conditions have read; -1 before the first
+        self._missing = set[str]().union(*(condition.reads or () for condition in self.conditions)) - {*COMMON}
+
+    @classmethod
+    def from_config(cls, stated: Sequence[Mapping[str, Any]]) -> StopConditions:
+        """Create the conditions of the config key `stop`."""
+        return cls(map(make_condition, stated), [json.dumps(condition, sort_keys=True) for condition in stated])
+
+    @property
+    def reason(self) -> str | None:
+        """Description of the first condition that holds; None if none does."""
+        return next((str(condition) for condition in self.conditions if condition.met), None)
+
+    @property
+    def reads_training(self) -> bool:
+        """True if a condition reads the metrics of iterations; False if all of them read only evaluations."""
+        reads = _union(condition.reads for condition in self.conditions)
+        return reads is None or bool(reads - {EVALUATION_RETURN})
+
+    def update(self, metrics: Mapping[str, float]) -> str | None:
+        """Call all conditions with the metrics of an iteration or of an evaluation, and return `reason`."""
+        self._missing -= metrics.keys()
+        for condition in self.conditions:
+            condition(metrics)
+        return self.reason
+
+    def add_evaluation(self, policy_steps: int, score: float) -> str | None:
+        """Call all conditions with the mean return of an evaluation at `policy_steps`, and return `reason`."""
+        self.evaluated = policy_steps
+        return self.update({EVALUATION_RETURN: score})
+
+    def refuse_missing(self, known: Iterable[str]) -> None:
+        """Raise UserError if a condition reads a metric that has not been reported yet; `known` are those that have.
+
+        Call it after some gradient steps. Metrics of episodes and evaluations are excluded, because they may come late.
+        """
+        for metric in sorted(self._missing):
+            raise UserError(f"stop: {metric!r} is read by a condition, but not reported{nearest(metric, known)}")
+
+    def state_dict(self) -> State:
+        """Return the states of the conditions, in JSON values."""
+        states = [condition.state_dict() for condition in self.conditions]
+        return {"names": [*self.names], "states": states, "evaluated": self.evaluated}
+
+    def load_state_dict(self, state: Mapping[str, Any], scores: Mapping[int, float]) -> None:
+        """Restore the state that `state_dict` returned, then read the evaluations that it does not contain.
+
+        A condition that was added since then reads all evaluations.
+
+        Args:
+            state: the state; {} if there is none.
+            scores: policy steps -> mean return of the evaluations up to now.
+        """
+        stored = dict(zip(state.get("names", ()), state.get("states", ()), strict=True))
+        for name, condition in zip(self.names, self.conditions, strict=True):
+            if name in stored:
+                condition.load_state_dict(stored[name])
+            since = state["evaluated"] if name in stored else -1
+            for policy_steps in sorted(scores):
+                if policy_steps > since:
+                    condition({EVALUATION_RETURN: scores[policy_steps]})
+        self.evaluated = max(scores, default=-1)
+
+
+def _union(sets: Iterable[frozenset[str] | None]) -> frozenset[str] | None:
+    """Return the union of sets, or None if one of them is None."""
+    found = list(sets)
+    return None if None in found else frozenset[str]().union(*(part for part in found if part is not None))

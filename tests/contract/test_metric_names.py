@@ -1,0 +1,26 @@
+"""Names of the metrics that each algorithm reports, which are checked in stop conditions before training."""
+
+from __future__ import annotations
+
+import pytest
+
+from rlcore.conformance.trainings import FEW, fresh
+from tests.contract.test_conformance import ALWAYS, config
+from tests.contract.test_registry import PAIRS
+from tests.soaking import heavy
+
+CASES = [pytest.param(*pair.values, id=pair.id, marks=() if pair.values in ALWAYS else heavy) for pair in PAIRS]
+
+
+@pytest.mark.parametrize(("algo", "env_id"), CASES)
+def test_metric_names_are_those_that_are_reported(algo: str, env_id: str) -> None:
+    training, reported, learned = fresh(config(algo, env_id)), set[str](), 0
+    while learned < FEW:
+        training.collect()
+        metrics = training.update()
+        learned += bool(metrics)
+        reported |= {name for update in (*metrics, training.metrics()) for name in update}
+    known = training.config.algo.metric_names()
+    assert known is not None and reported <= known
+    # Only an exploration with a schedule and an algorithm with random actions report these.
+    assert known - reported <= {"Params/exploration_amount", "Params/random_actions"}
