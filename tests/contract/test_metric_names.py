@@ -17,7 +17,7 @@ def test_metric_names_are_those_that_are_reported(algo: str, env_id: str) -> Non
     training, reported, learned = fresh(config(algo, env_id)), set[str](), 0
     while learned < FEW:
         training.collect()
-        metrics = training.update()
+        metrics = training.take_gradient_steps()
         learned += bool(metrics)
         reported |= {name for update in (*metrics, training.metrics()) for name in update}
     known = training.config.algo.metric_names()
