@@ -148,11 +148,14 @@ class StagingBuffer:
         self._sent = max(self._sent, t + 1)
         return self._packed.there
 
-    def count_ended(self) -> int:
-        """Return the number of episodes that ended in rows 0..T-1."""
+    def count_ended(self) -> int | Tensor:
+        """Return the number of episodes that ended in rows 0..T-1.
+
+        It is a tensor [] on the device of the environments, if these return tensors, so that a GPU is not waited for.
+        """
         terminated, truncated = self.rows["terminated"][:-1], self.rows["truncated"][:-1]
         ended: Rows = terminated | truncated
-        return int(ended.sum())
+        return ended.sum() if isinstance(ended, Tensor) else int(ended.sum())
 
     def split(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Return rows 0..T-1, name -> [T, B, ...], and row T, name -> [B, ...], on the agent's device."""

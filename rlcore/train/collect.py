@@ -64,7 +64,7 @@ class Collector:
         self.learned = learned
         self.prefill, self._random = prefill, RandomAgent(envs.spec)
         # `collect` counts the steps of this process; the trainer adds those of the other ranks.
-        self.env_steps = 0  # actions taken
+        self._env_steps: int | Tensor = 0
         self.policy_steps = 0  # rows collected, including resets: T·B per call of `collect`
         self.seconds = 0.0  # duration of the last `collect`
         self.arrival: TimeStep | None = None
@@ -90,6 +90,16 @@ class Collector:
             Noise(config.seed, "prefill", rank),
             context.compiler if context.compiler and not context.compiler.records else None,
         )
+
+    @property
+    def env_steps(self) -> int:
+        """Number of actions taken; it is read from the device of the environments, if these return tensors."""
+        self._env_steps = int(self._env_steps)
+        return self._env_steps
+
+    @env_steps.setter
+    def env_steps(self, number: int) -> None:
+        self._env_steps = number
 
     @torch.no_grad()
     def collect(self, length: int, random: bool = False) -> tuple[Trajectory, Trajectory]:
@@ -123,7 +133,7 @@ class Collector:
                 time_step = self.envs.step(answer(taken, time_step))
                 staging.put(t + 1, time_step)
         rows = length * len(time_step.is_first)
-        self.env_steps += rows - staging.count_ended()
+        self._env_steps = self._env_steps + rows - staging.count_ended()
         self.policy_steps += rows
         self.arrival = staging.last = time_step if self._in_place is not None else copy_time_step(time_step)
         self.seconds = wall() - began

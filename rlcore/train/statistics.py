@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from rlcore.types import Episode, Trajectory
+from rlcore.types import Episode, Episodes, Trajectory
 
 
 def rollout_statistics(
@@ -29,9 +29,10 @@ def rollout_statistics(
     """
     counts = ~torch.cat([steps.is_first[1:], last.is_first[None]])  # a row that opens an episode has no reward
     reward = torch.cat([steps.reward[1:], last.reward[None]])[counts]
-    found = _spread("Rewards/rew", torch.tensor([episode.ret for episode in episodes], dtype=torch.float64))
-    if episodes:
-        found["Game/ep_len_avg"] = sum(episode.length for episode in episodes) / len(episodes)
+    ended = Episodes.of(episodes)
+    found = _spread("Rewards/rew", torch.tensor(ended.ret, dtype=torch.float64))
+    if ended:
+        found["Game/ep_len_avg"] = sum(ended.length) / len(ended)
     return {
         **found,
         **_spread("Rewards/step", reward.double()),

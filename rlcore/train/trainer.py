@@ -233,7 +233,7 @@ class Trainer:
             raise RunError("call update() before collect(): the previous rollout has not been used")
         switches, before = read_switches(), self.policy_steps
         random = before < self.plan.random_steps
-        actions = self.env_steps
+        actions = self.env_steps if self.ranks.size > 1 else 0
         steps, last = self.collector.collect(self.plan.collect_length, random)
         self.buffer.extend(steps, last)
         if self.ranks.size > 1:  # all ranks have the same number of rows, but not of actions

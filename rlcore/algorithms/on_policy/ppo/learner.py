@@ -25,6 +25,7 @@ from rlcore.algorithms.on_policy.learner import OnPolicyLearner
 from rlcore.algorithms.on_policy.ppo.config import Config
 from rlcore.algorithms.on_policy.ppo.losses import Observations, PPOSamples, objective
 from rlcore.data.history import gather_history
+from rlcore.data.minibatches_on_device import draws_on_device, minibatches_on_device
 from rlcore.data.rollout import Rollout, fill_groups, minibatches, split
 from rlcore.data.steps import transitions
 from rlcore.functional.stats import LossTerms, mean_over, standardize
@@ -87,6 +88,10 @@ class Learner(OnPolicyLearner):
             which have the same shape.
         """
         config = self.config
+        if self.ranks.size == 1 and draws_on_device(weight, config.per_rank_batch_size):
+            size, epochs, group = config.per_rank_batch_size, config.update_epochs, config.accumulate_minibatches
+            rows, weight = minibatches_on_device(weight, size, epochs, group, rng)
+            return rows, weight.expand_as(rows)
         drawn = minibatches(weight.flatten(), config.per_rank_batch_size, config.update_epochs, rng)
         rows, weight = fill_groups(*drawn, config.accumulate_minibatches, self.ranks.sum)
         return rows, weight.expand_as(rows)

@@ -30,6 +30,7 @@ from rlcore.algorithms.on_policy.actor_critic import ActorCritic
 from rlcore.algorithms.on_policy.ppo import learner as ppo
 from rlcore.algorithms.on_policy.ppo_recurrent.config import Config
 from rlcore.data.history import SamplesWithHistory, gather_history
+from rlcore.data.minibatches_on_device import minibatches_on_device
 from rlcore.data.rollout import Rollout, cut_sequences, fill_groups, minibatches
 from rlcore.functional.distributions import Policy
 from rlcore.functional.noise import Noise
@@ -188,8 +189,14 @@ class Learner(ppo.Learner):
         cut, own = (part.to(weight.device) for part in cut_sequences(length, width, config.sequence_length))
         weight = weight.flatten()[cut] * own  # [S, L]
         size = math.ceil(len(cut) / config.per_rank_num_batches)
-        drawn = minibatches(weight.amax(-1), size, config.update_epochs, rng)
-        chosen, counted = fill_groups(*drawn, config.accumulate_minibatches, self.ranks.sum)
+        epochs, group = config.update_epochs, config.accumulate_minibatches
+        # Every sequence of 2 rows has one with a weight, so no minibatch is empty.
+        if weight.device.type != "cpu" and self.ranks.size == 1 and length // -(-length // config.sequence_length) > 1:
+            by_env = weight.amax(-1).view(-1, width)
+            chosen, counted = minibatches_on_device(by_env, size, epochs, group, rng)
+        else:
+            drawn = minibatches(weight.amax(-1), size, epochs, rng)
+            chosen, counted = fill_groups(*drawn, group, self.ranks.sum)
         weight = weight[chosen] * counted.unsqueeze(-1)  # [epochs, minibatches, M, L]
         return cut[chosen].transpose(2, 3).flatten(2), weight.transpose(2, 3).flatten(2)
 
