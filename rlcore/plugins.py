@@ -159,7 +159,7 @@ def member(key: str, target: str) -> object:
 
     Args:
         key: configuration key that contains the name, for error messages.
-        target: dotted name, `package.module.Class`.
+        target: dotted name, `package.module.Class` or `package.module:Class`.
 
     Returns:
         The class or function.
@@ -168,7 +168,7 @@ def member(key: str, target: str) -> object:
         UserError: the module is not part of a plugin, cannot be imported, or does not have the class or function.
     """
     refuse_foreign(key, target)
-    module, _, name = target.rpartition(".")
+    module, _, name = target.replace(":", ".").rpartition(".")
     found = getattr(import_plugin(module, key), name, None)
     if found is None:
         raise UserError(f"{key}={target}: {module} has no {name}; correct the name, or define {name} in {module}")
@@ -182,12 +182,13 @@ def refuse_foreign(key: str, target: str, hint: str = "") -> None:
 
     Args:
         key: configuration key that contains the name, for the message.
-        target: dotted name, `package.module.Class`.
+        target: dotted name, `package.module.Class` or `package.module:Class`.
         hint: a suggestion that is appended to the message.
     """
-    if any(target.startswith(f"{plugin}.") for plugin in list_named()):
+    dotted = target.replace(":", ".")
+    if any(dotted.startswith(f"{plugin}.") for plugin in list_named()):
         return
-    module, _, name = target.rpartition(".")
+    module, _, name = dotted.rpartition(".")
     package = module.partition(".")[0]
     if package == "sheeprl":  # users of SheepRL put their own environments into its package
         file, own = f"{module.replace('.', '/')}.py", module.rpartition(".")[2]

@@ -58,6 +58,10 @@ def prepare(
         _check_model(config)
     mistakes.raise_collected()
     assert spec is not None  # otherwise raise_collected has raised
+    if getattr(config.algo, "model", None) is not None or ":" in config.distribution.type:
+        from rlcore.evaluation.policy import check_agent  # torch
+
+        check_agent(config, spec)
     if here:
         _check_folder("run_dir", config.run_dir)
         check_resources(config, spec, Path(config.run_dir))

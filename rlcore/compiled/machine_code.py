@@ -274,10 +274,12 @@ class Facts:
 def _own(part: Any) -> bool:
     """Return True if the code of `part` is defined in the packages rlcore or torch.
 
-    For a method, the class of its object is checked too; for a module, the classes of all submodules.
+    For a method, the class of its object is checked too. For a module, the classes of all submodules are checked, and
+    those in an attribute `made_of` of a submodule.
     """
     if isinstance(part, torch.nn.Module):
-        return all(_of_ours(type(module)) for module in part.modules())
+        classes = [each for module in part.modules() for each in (type(module), *getattr(module, "made_of", ()))]
+        return all(map(_of_ours, classes))
     return _of_ours(part) and _of_ours(type(getattr(part, "__self__", torch.nn.Module())))
 
 

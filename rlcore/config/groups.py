@@ -294,7 +294,19 @@ class CheckpointConfig:
     )
 
 
-DISTRIBUTIONS = ("auto", "discrete", "normal", "tanh_normal", "trunc_normal")
+class NamesOrClass(tuple[str, ...]):
+    """Allowed values of a key: the names that are listed, and the class of a plugin, `package.module:Class`."""
+
+    def __contains__(self, value: object) -> bool:
+        """Return True if a value is one of the names, or has the form `package.module:Class`."""
+        module, colon, name = str(value).partition(":")
+        is_class = bool(colon) and all(part.isidentifier() for part in (*module.split("."), *name.split(".")))
+        return super().__contains__(value) or is_class
+
+
+DISTRIBUTIONS = NamesOrClass(
+    ("auto", "discrete", "normal", "tanh_normal", "trunc_normal", "package.module:Class (your own)")
+)
 
 
 @dataclass(frozen=True)

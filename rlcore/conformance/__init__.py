@@ -11,6 +11,8 @@
 A check takes the config of an experiment, trains for a few iterations in this process, and raises AssertionError with a
 description of the fault if the algorithm lacks the property. Use a config with small networks and short episodes, and
 turn on all options that add state to the algorithm, so that this state is checked too.
+
+`DISTRIBUTION_CHECKS` are further checks for an action distribution of your own (`rlcore.conformance.distributions`).
 """
 
 from __future__ import annotations
@@ -18,6 +20,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from rlcore.config.groups import RunConfig
+from rlcore.conformance.distributions import DISTRIBUTION_CHECKS as DISTRIBUTION_CHECKS
+from rlcore.conformance.distributions import entropy_matches_samples as entropy_matches_samples
+from rlcore.conformance.distributions import first_ratio_is_one as first_ratio_is_one
+from rlcore.conformance.distributions import probabilities_sum_to_one as probabilities_sum_to_one
+from rlcore.conformance.distributions import samples_match_logprob as samples_match_logprob
 from rlcore.conformance.one_process import a_loaded_policy_acts_alike as a_loaded_policy_acts_alike
 from rlcore.conformance.one_process import a_player_elsewhere_acts_alike as a_player_elsewhere_acts_alike
 from rlcore.conformance.one_process import acting_changes_nothing as acting_changes_nothing

@@ -188,7 +188,7 @@ def a_loaded_policy_acts_alike(config: RunConfig) -> None:
     policy = LoadedPolicy(description, state["agent"])
     count, device = config.env.num_envs, training.fabric.device
     form, held = map_leaves(lambda part: part.to(device), agent.initial(count)), policy.initial_carry(count)
-    carry, obs = form, _obs(training)
+    carry, obs = form, newest_obs(training)
     for opens in (np.ones(count, bool), np.zeros(count, bool)):
         with torch.no_grad():
             carry, action, extras = agent.act(carry, obs, torch.from_numpy(opens).to(device), None, True)
@@ -214,7 +214,7 @@ def a_player_elsewhere_acts_alike(config: RunConfig) -> None:
     """
     training = fresh(config)
     elsewhere = copy.deepcopy(training.behavior_policy)
-    learner, obs, count = run(training).learner, _obs(training), config.env.num_envs
+    learner, obs, count = run(training).learner, newest_obs(training), config.env.num_envs
     opens = torch.ones(count, dtype=torch.bool, device=training.fabric.device)
 
     @torch.no_grad()
@@ -235,7 +235,11 @@ def a_player_elsewhere_acts_alike(config: RunConfig) -> None:
 def greedy_is_deterministic(config: RunConfig) -> None:
     """Check that greedy actions need no random numbers and are deterministic, and that sampled actions vary."""
     training = train_a_while(config)
-    agent, obs, count = with_history(training.learner.agent, training.envs.spec), _obs(training), config.env.num_envs
+    agent, obs, count = (
+        with_history(training.learner.agent, training.envs.spec),
+        newest_obs(training),
+        config.env.num_envs,
+    )
     opens = torch.ones(count, dtype=torch.bool, device=training.fabric.device)
 
     @torch.no_grad()
@@ -251,7 +255,11 @@ def greedy_is_deterministic(config: RunConfig) -> None:
 def an_episodes_start_forgets(config: RunConfig) -> None:
     """Check that the carry (recurrent state) has no effect on the first time step of an episode (is_first=True)."""
     training = train_a_while(config)
-    agent, obs, count = with_history(training.learner.agent, training.envs.spec), _obs(training), config.env.num_envs
+    agent, obs, count = (
+        with_history(training.learner.agent, training.envs.spec),
+        newest_obs(training),
+        config.env.num_envs,
+    )
     opens = torch.ones(count, dtype=torch.bool, device=training.fabric.device)
     with torch.no_grad():
         fresh = agent.act(agent.initial(count), obs, opens, None, True)
@@ -274,7 +282,8 @@ def no_global_generator_is_used(config: RunConfig) -> None:
     assert results[0] == results[1], "the result depends on a global random generator"
 
 
-def _obs(training: Trainer) -> dict[str, Tensor]:
+def newest_obs(training: Trainer) -> dict[str, Tensor]:
+    """Return the newest observations of a training that has collected data, key -> [B, ...], on its device."""
     assert training.collector.arrival is not None
     obs = training.collector.arrival.obs
     return {key: tensor(rows, training.fabric.device) for key, rows in obs.items()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,7 +32,19 @@ def algorithm_of(description: Mapping[str, Any]) -> Any:
     if name not in ALGORITHMS:  # other plugins are not required, because a loaded policy needs no environment
         plugins.require(description.get("plugins", ()))
         raise UserError(f"algo.name={name}: unknown algorithm; algorithms: {', '.join(ALGORITHMS)}")
+    plugins.require(plugins_of_classes(description))
     return ALGORITHMS[name]
+
+
+def plugins_of_classes(description: Mapping[str, Any]) -> list[str]:
+    """Return the plugins with the network and the action distribution of the user that a policy has.
+
+    `description` is that of the policy; the plugins are among its `plugins`.
+    """
+    classes = [str(name) for name in (description["algo"].get("model"), description["distribution"]) if name]
+    dotted = [name.replace(":", ".") for name in classes if ":" in name]
+    given: Sequence[str] = description.get("plugins", ())
+    return [plugin for plugin in given if any(name.startswith(f"{plugin}.") for name in dotted)]
 
 
 class LoadedPolicy:

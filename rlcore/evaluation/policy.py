@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from torch import nn
 
 from rlcore import plugins
 from rlcore.algorithms import ALGORITHMS
 from rlcore.config.values import plain
 from rlcore.errors import UserError
-from rlcore.evaluation.loaded_policy import LoadedPolicy
+from rlcore.evaluation.loaded_policy import LoadedPolicy, plugins_of_classes
 from rlcore.evaluation.loaded_world import LoadedWorldModel
 from rlcore.spec import EnvSpec
 from rlcore.store import checkpoint
@@ -197,11 +198,17 @@ def refuse_other_shapes(policy: LoadedPolicy, config: RunConfig, spec: EnvSpec) 
 
     The agent's shapes depend on its config and on the spec of the environment.
     """
-    agent = ALGORITHMS[config.algo.name].Agent(config.algo, spec, config.distribution.type, torch.Generator())
+    agent = check_agent(config, spec)
     if wrong := describe_mismatch(policy.agent.state_dict(), agent.state_dict()):
         raise UserError(
             f"init_from={config.init_from}: {wrong}; use the algo and env keys with which these weights were trained"
         )
+
+
+def check_agent(config: RunConfig, spec: EnvSpec) -> nn.Module:
+    """Build the agent of a run on the CPU, with random weights; raise UserError if a class of the user is wrong."""
+    with torch.random.fork_rng(devices=[]):  # layers without an explicit initialization use torch's global generator
+        return ALGORITHMS[config.algo.name].Agent(config.algo, spec, config.distribution.type, torch.Generator())
 
 
 def describe_mismatch(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str | None:
@@ -245,7 +252,7 @@ def export_policy(run: RunDirectory, path: Path, destination: Path) -> Path:
     """
     learning, bookkeeping = checkpoint.load(path)
     description = describe(run, path)
-    needed = plugins.bringing(ALGORITHMS[description["algo"]["name"]].build.__module__)  # not that of the environment
+    needed = _plugins_of_policy(description)
     destination.mkdir(parents=True, exist_ok=True)
     parts = learning["learner"]
     _write(destination, AGENT, parts["agent"])
@@ -253,6 +260,12 @@ def export_policy(run: RunDirectory, path: Path, destination: Path) -> Path:
         _write(destination, BESIDE, {name: parts[name] for name in beside})
     write_json(destination / "policy.json", description | {"plugins": needed})
     return destination
+
+
+def _plugins_of_policy(description: Mapping[str, Any]) -> list[str]:
+    """Return the plugins with the algorithm, the network and the action distribution, without the environment's."""
+    of_algorithm = plugins.bringing(ALGORITHMS[description["algo"]["name"]].build.__module__)
+    return [*dict.fromkeys([*of_algorithm, *plugins_of_classes(description)])]
 
 
 def export_part(run: RunDirectory, path: Path, part: str, destination: Path) -> Path:
@@ -270,8 +283,7 @@ def export_part(run: RunDirectory, path: Path, part: str, destination: Path) -> 
         state = {name.removeprefix(f"{inside}."): x for name, x in state.items() if name.startswith(f"{inside}.")}
     destination.mkdir(parents=True, exist_ok=True)
     _write(destination, PART, state)
-    needed = plugins.bringing(algorithm.build.__module__)
-    write_json(destination / "part.json", description | {"part": part, "plugins": needed})
+    write_json(destination / "part.json", description | {"part": part, "plugins": _plugins_of_policy(description)})
     return destination
 
 

@@ -239,11 +239,14 @@ def _check_sizes(spec: EnvSpec, keys: Sequence[str], smallest: int) -> None:
 
 
 def kind_of(action: ActionSpec, distribution: str) -> str:
-    """Return the name of the policy distribution for an action space: "discrete", "normal" or "tanh_normal".
+    """Return the name of the policy distribution for an action space: "discrete", "normal", "tanh_normal" or "own".
 
-    `distribution` is the value of the config key `distribution.type`; "auto" selects the default of the action space.
+    "own" is a class of the user, `package.module:Class`. `distribution` is the value of the config key
+    `distribution.type`; "auto" selects the default of the action space.
     Raise UserError if the distribution is not available for the action space.
     """
+    if ":" in distribution:
+        return "own"
     fitting = ("normal", "tanh_normal") if action.continuous else ("discrete",)
     kind = fitting[0] if distribution == "auto" else distribution
     if kind not in fitting:

@@ -144,7 +144,16 @@ def without_blanks(text: str) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "page", ["change_the_network", "add_a_wrapper", "add_a_schedule", "write_a_world_model", "stop_early", "tutorial"]
+    "page",
+    [
+        "change_the_network",
+        "your_own_model",
+        "add_a_wrapper",
+        "add_a_schedule",
+        "write_a_world_model",
+        "stop_early",
+        "tutorial",
+    ],
 )
 def test_guide_commands_compose_and_plugins_train(page: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_files(page, folder)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from rlcore.algorithms.on_policy.config import OnPolicyConfig
+from rlcore.algorithms.on_policy.own_distribution import OwnHead
+from rlcore.algorithms.on_policy.own_model import OwnModel, Settings
+from rlcore.errors import UserError
 from rlcore.functional.distributions import Policy
 from rlcore.functional.noise import Noise
 from rlcore.nn.action_masks import masked_policy
@@ -21,8 +25,9 @@ from rlcore.types import Ranks
 class ActorCritic(nn.Module):
     """Actor-critic in which actor and critic share an encoder and have an MLP each.
 
-    The actor's MLP is followed by a policy head, which depends on the action space. If the environment returns action
-    masks and `config.action_masks` is true, the policy chooses only allowed actions.
+    The actor's MLP is followed by a policy head, which depends on the action space. If `algo.model` is set, the network
+    of the user replaces encoder and MLPs. If the environment returns action masks and `config.action_masks` is true,
+    the policy chooses only allowed actions.
 
     Args:
         config: config of the algorithm.
@@ -31,7 +36,12 @@ class ActorCritic(nn.Module):
         rng: CPU generator for the initialization.
         history: observation key -> window (number and spacing of the past frames that the agent receives). It extends
             the windows that `spec` defines. The key `rlcore.spec.ACTION` stands for the agent's past actions.
+
+    Attributes:
+        recurrent: True if the agent has a recurrent state, so that `algo.model` must be a recurrent network.
     """
+
+    recurrent: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -47,11 +57,32 @@ class ActorCritic(nn.Module):
         self.keys = (*vectors, *images, *self.masks)
         self.history = spec.windows(self.keys) | dict(history or {})
         clip = config.obs_clip if config.normalize_obs else None
+        self.model = None
+        if config.model is not None:
+            settings = Settings(config.model, config.model_config, self.recurrent, clip)
+            self.model, self.actor = OwnModel(settings, spec, (*vectors, *images), self.history, rng), nn.Identity()
+            self.head = self._make_head(self.model.output_size, config, spec, distribution, rng)
+            return
         self.encoder = MultiEncoder(spec, vectors, images, config.encoder, rng, clip, self.history)
         features = self.core(config, spec, rng)
         self.actor = MLP(features, config.actor, rng)
-        self.head = PolicyHead(self.actor.output_size, spec.action, distribution, config.actor, rng)
+        self.head = self._make_head(self.actor.output_size, config, spec, distribution, rng)
         self.critic = MLP(features, config.critic, rng, outputs=1)
+
+    def _make_head(
+        self, features: int, config: OnPolicyConfig, spec: EnvSpec, distribution: str, rng: torch.Generator
+    ) -> PolicyHead | OwnHead:
+        if ":" not in distribution:
+            return PolicyHead(features, spec.action, distribution, config.actor, rng)
+        if self.masks:
+            raise UserError(
+                f"distribution.type={distribution}: your own distribution does not receive the action masks "
+                f"({', '.join(self.masks)}) of {spec.id}; set algo.action_masks=false, or distribution.type=auto"
+            )
+        model = self if self.model is None else self.model.net
+        head = OwnHead(features, spec.action, distribution, config.actor, rng, model)
+        head.check(torch.zeros(2, features))
+        return head
 
     def core(self, config: OnPolicyConfig, spec: EnvSpec, rng: torch.Generator) -> int:
         """Build the layers between the encoder and the MLPs of actor and critic; return the number of output features.
@@ -68,13 +99,16 @@ class ActorCritic(nn.Module):
         normalized. Only this method changes the statistics. A learner calls it after the gradient steps of a rollout,
         so data collection and losses use the same statistics.
         """
-        self.encoder.observe(obs, ranks)
+        (self.model or self.encoder).observe(obs, ranks)
 
     def forward(self, obs: dict[str, Tensor]) -> tuple[Policy, Tensor]:
         """Return the policy (a distribution over actions [N, A]) and the values [N] for a batch of observations.
 
         `obs` maps keys to observations [N, ...]; for keys with a frame stack, the shape is [N, frames, ...].
         """
+        if self.model is not None:
+            features, value = self.model(obs)
+            return self.policy(features, obs), value
         encoded = self.encoder(obs)
         return self.policy(encoded, obs), self.critic(encoded).squeeze(-1)
 

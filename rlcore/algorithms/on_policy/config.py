@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from rlcore.config.algorithm import VECTORS, AlgorithmConfig
 from rlcore.config.schema import Needs, arg
@@ -12,6 +12,7 @@ from rlcore.errors import UserError
 from rlcore.functional.schedules import Points, anneal, check_points, piecewise
 from rlcore.nn.network_keys import (
     ACTIVATIONS,
+    SMALLEST,
     ActorConfig,
     EncoderConfig,
     KeysConfig,
@@ -72,6 +73,14 @@ class OnPolicyConfig(AlgorithmConfig):
     mlp_keys: KeysConfig = arg(KeysConfig(("state",)), "vector observation keys")
     cnn_keys: KeysConfig = arg(KeysConfig(), "image observation keys")
     action_masks: bool = arg(True, "choose only actions that the environment's action masks allow, if it returns masks")
+    model: Any = arg(
+        None, "your own network, package.module:Class, in place of encoder, actor and critic; null = built-in network"
+    )
+    model_config: dict[str, Any] = arg(
+        {},
+        "arguments of your own network, for example algo.model_config.units=64",
+        needs=Needs("model", lambda model: model is not None, "=package.module:Class"),
+    )
     encoder: EncoderConfig = arg(EncoderConfig(), "encoder, shared by actor and critic")
     actor: ActorConfig = arg(ActorConfig(), "actor network after the encoder")
     critic: MLPConfig = arg(MLPConfig(), "critic network after the encoder")
@@ -83,6 +92,9 @@ class OnPolicyConfig(AlgorithmConfig):
         `prefix` is the dotted path of this config group, such as "algo."; error messages start with it.
         """
         super().check(prefix)
+        instance = hasattr(self.model, "state_dict")  # given by a program
+        if self.model is not None and not instance and ":" not in str(self.model):
+            raise UserError(f"{prefix}model={self.model}: must be a text package.module:Class, or null")
         schedules = [f"{name}_schedule" for name in self.schedulable()]
         if self.schedule_kind != "linear" and not any(getattr(self, key) for key in schedules):
             keys = " or ".join(f"{prefix}{key}" for key in schedules)
@@ -147,7 +159,8 @@ class OnPolicyConfig(AlgorithmConfig):
         For example, the environment may lack a key, its images may be too small, or its action masks may not fit its
         actions.
         """
-        check_keys(spec, self.mlp_keys.encoder, self.cnn_keys.encoder, self.kinds)
+        smallest = SMALLEST if self.model is None else 1
+        check_keys(spec, self.mlp_keys.encoder, self.cnn_keys.encoder, self.kinds, smallest)
         if self.action_masks:
             check_masks(spec, "algo.action_masks")
 

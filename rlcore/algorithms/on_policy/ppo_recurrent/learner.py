@@ -93,6 +93,8 @@ class Agent(ActorCritic):
         rng: CPU generator for the initialization.
     """
 
+    recurrent = True
+
     def __init__(self, config: Config, spec: EnvSpec, distribution: str, rng: torch.Generator) -> None:
         super().__init__(config, spec, distribution, rng)
         self.history, self.action = self.history | {ACTION: Window(1)}, spec.action
@@ -114,8 +116,11 @@ class Agent(ActorCritic):
         """
         obs, is_first, carry = seen
         prev_action = flatten_actions(obs[ACTION], self.action, 1).masked_fill(is_first.unsqueeze(-1), 0)
-        features = self.before(torch.cat([self.encoder(obs), prev_action], -1))
         forget = is_first if self.forgets else torch.zeros_like(is_first)
+        if self.model is not None:
+            features, value, carry = self.model.unroll({**obs, ACTION: prev_action}, forget, carry)
+            return self.policy(features, obs), value, carry
+        features = self.before(torch.cat([self.encoder(obs), prev_action], -1))
         h, carry = self.cell(features, forget, carry)
         features = self.after(h)
         return self.policy(features, obs), self.critic(features).squeeze(-1), carry
@@ -130,8 +135,8 @@ class Agent(ActorCritic):
         return policy, value
 
     def initial(self, batch_size: int) -> CellState:
-        """Return the initial carry (recurrent state), name -> [B, H]; all values are zero."""
-        return self.cell.initial(batch_size)
+        """Return the initial carry (recurrent state), name -> [B, H]; zeros, unless `algo.model` defines it."""
+        return (self.model or self.cell).initial(batch_size)
 
     def act(
         self, carry: CellState, obs: dict[str, Tensor], is_first: Tensor, rng: Noise | None, greedy: bool = False

@@ -1,0 +1,130 @@
+"""Networks and action distributions as a user would write them, and broken ones."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+class Net(nn.Module):
+    """Feed-forward network for the key `state`."""
+
+    def __init__(self, obs_spec: Any, action_spec: Any, units: int = 16) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(obs_spec["state"].size, units), nn.Tanh())
+        self.policy, self.value = nn.Linear(units, units), nn.Linear(units, 1)
+
+    def forward(self, obs: dict[str, Tensor]) -> Any:
+        x = self.body(obs["state"])
+        return self.policy(x).tanh(), self.value(x).squeeze(-1)
+
+
+class Recurrent(nn.Module):
+    """Recurrent network: an LSTM cell whose initial state is not zero."""
+
+    def __init__(self, obs_spec: Any, action_spec: Any, units: int = 16) -> None:
+        super().__init__()
+        self.units, size = units, obs_spec["state"].size + obs_spec["past_action"].size
+        self.cell, self.value = nn.LSTMCell(size, units), nn.Linear(units, 1)
+
+    def initial(self, batch_size: int) -> dict[str, Tensor]:
+        return {name: torch.full((batch_size, self.units), 0.1) for name in ("h", "c")}
+
+    def forward(self, obs: dict[str, Tensor], carry: dict[str, Tensor]) -> Any:
+        h, c = self.cell(torch.cat([obs["state"], obs["past_action"]], -1), (carry["h"], carry["c"]))
+        return h, self.value(h).squeeze(-1), {"h": h, "c": c}
+
+
+class ColumnOfValues(Net):
+    def forward(self, obs: dict[str, Tensor]) -> Any:
+        features, value = super().forward(obs)
+        return features, value.unsqueeze(-1)
+
+
+class WithoutValue(Net):
+    def forward(self, obs: dict[str, Tensor]) -> Any:
+        return super().forward(obs)[0]
+
+
+class OtherKey(Net):
+    def forward(self, obs: dict[str, Tensor]) -> Any:
+        return super().forward({"state": obs["position"]})
+
+
+class OtherCarry(Recurrent):
+    def forward(self, obs: dict[str, Tensor], carry: dict[str, Tensor]) -> Any:
+        features, value, _ = super().forward(obs, carry)
+        return features, value, {"h": carry["h"]}
+
+
+class BareCarry(Recurrent):
+    def initial(self, batch_size: int) -> Any:
+        return torch.zeros(batch_size, self.units)
+
+
+def not_a_module(obs_spec: Any, action_spec: Any) -> str:
+    return "net"
+
+
+class Laplace:
+    """Laplace distribution: mean and log scale are predicted."""
+
+    noise = "uniform"
+    noise_size = staticmethod(lambda action_spec: action_spec.size)
+    parameter_size = staticmethod(lambda action_spec: 2 * action_spec.size)
+
+    def __init__(self, features: Tensor, model: nn.Module, action_spec: Any) -> None:
+        self.mean, log_scale = features.chunk(2, -1)
+        self.scale = log_scale.exp()
+
+    def sample(self, noise: Tensor) -> Tensor:
+        u = (noise - 0.5).clamp(-0.5 + 1e-7, 0.5 - 1e-7)
+        return self.mean - self.scale * u.sign() * (1 - 2 * u.abs()).log()
+
+    def mode(self) -> Tensor:
+        return self.mean
+
+    def logprob(self, action: Tensor) -> Tensor:
+        return (-(action - self.mean).abs() / self.scale - (2 * self.scale).log()).sum(-1)
+
+    def entropy(self) -> Tensor:
+        return (1 + (2 * self.scale).log()).sum(-1)
+
+
+class LogprobWithoutScale(Laplace):
+    def logprob(self, action: Tensor) -> Tensor:
+        return super().logprob(action) + 0.1
+
+
+class WideSamples(Laplace):
+    def sample(self, noise: Tensor) -> Tensor:
+        return self.mean + 1.2 * (super().sample(noise) - self.mean)
+
+
+class WrongEntropy(Laplace):
+    def entropy(self) -> Tensor:
+        return super().entropy() - math.log(1.1)
+
+
+class RandomLogprob(Laplace):
+    """Its log-probability differs between two calls, as with dropout."""
+
+    def logprob(self, action: Tensor) -> Tensor:
+        return super().logprob(action) + 0.1 * torch.rand(len(action))
+
+
+class ScalarLogprob(Laplace):
+    def logprob(self, action: Tensor) -> Tensor:
+        return super().logprob(action).sum()
+
+
+class OtherNoise(Laplace):
+    noise = "gumbel"
+
+
+class WithoutEntropy:
+    noise, noise_size, parameter_size = "uniform", Laplace.noise_size, Laplace.parameter_size
+    sample, mode, logprob = Laplace.sample, Laplace.mode, Laplace.logprob
