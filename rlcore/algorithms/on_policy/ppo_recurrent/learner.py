@@ -91,6 +91,9 @@ class Agent(ActorCritic):
         spec: observation and action spaces of the environment.
         distribution: config key `distribution.type`, the policy distribution: auto, discrete, normal or tanh_normal.
         rng: CPU generator for the initialization.
+
+    Attributes:
+        recurrent: True.
     """
 
     recurrent = True
