@@ -92,7 +92,7 @@ def _spec(config: RunConfig) -> EnvSpec:
     """Return the environment's spec after checking that the algorithm and the policy's distribution support it."""
     from rlcore.envs.make import suite_for
     from rlcore.envs.spaces import spec_of
-    from rlcore.envs.vector.choose import check_vector_env
+    from rlcore.envs.vector.choose import check_batched_options, check_vector_env
     from rlcore.envs.vector.limited import limited_env
 
     suite, env_id = suite_for(config.env)
@@ -103,6 +103,7 @@ def _spec(config: RunConfig) -> EnvSpec:
     except EnvironmentFault as fault:
         raise UserError(f"env.id={config.env.id}: the environment cannot be created: {fault}") from fault
     check_vector_env(config.env)
+    check_batched_options(config)
     config.algo.check_spec(spec)
     kind_of(spec.action, config.distribution.type)
     return spec

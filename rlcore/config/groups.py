@@ -128,6 +128,21 @@ class EnvConfig:
     restart_on_exception: RestartConfig = arg(
         RestartConfig(), "restart of an environment that fails; its current episode is truncated", learning=False
     )
+    config: dict[str, Any] = arg(
+        {},
+        "parameters of a batched environment: name -> number, {uniform: [low, high]} or {normal: [mean, std]} per "
+        "episode, or a schedule as a list of [policy steps, value] pairs",
+    )
+    endless: bool | None = arg(
+        None,
+        "batched environments: true = episodes have no end, and their last value is bootstrapped; null = as the class "
+        "of the environment says",
+    )
+    horizons_per_env_reset: int = arg(
+        1,
+        "endless environments: all of them are reset after this number of rollouts, each of algo.rollout_steps steps "
+        "(1 step for algorithms with a replay buffer); negative = never",
+    )
     wrapper: dict[str, Any] = arg(
         {},
         "arguments of gymnasium.make, for example env.wrapper.is_slippery=false, or of your own class, given by "
@@ -135,12 +150,14 @@ class EnvConfig:
     )
 
     def check(self, prefix: str) -> None:
-        """Raise UserError if `frame_stack` is 0.
+        """Raise UserError if `frame_stack` or `horizons_per_env_reset` is 0.
 
         `prefix` is the dotted key of the group with a dot at its end, for messages.
         """
         if self.frame_stack == 0:
             raise UserError(f"{prefix}frame_stack=0: must be 1 or more, or -1 (equivalent to 1)")
+        if self.horizons_per_env_reset == 0:
+            raise UserError(f"{prefix}horizons_per_env_reset=0: must be 1 or more, or negative (no resets)")
 
 
 def _is_count(value: Any) -> bool:
@@ -392,6 +409,11 @@ class EvaluationConfig:
         100, "number of episodes of the random policy, which is the baseline", low=1, high=MANY_EPISODES
     )
     num_envs: int = arg(25, "number of environments that an evaluation steps together", low=1)
+    env_config: dict[str, Any] = arg(
+        {},
+        "parameters of a batched environment in evaluations: name -> number, {uniform: [low, high]} or {normal: [mean, "
+        "std]}; a parameter that is not set has the value of env.config, of a schedule the last one",
+    )
     dream: str = arg(
         "every",
         "when to write pictures and videos of a world model's predictions to media/: at every evaluation, at the last "

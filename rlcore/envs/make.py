@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import gymnasium
 from gymnasium.wrappers import TimeLimit
 
 from rlcore.config.groups import EnvConfig, RestartConfig
+from rlcore.config.values import plain, spell
+from rlcore.envs.batched.parameters import for_evaluation
 from rlcore.envs.drawing import DrawnImage, drawn_shape
 from rlcore.envs.images import FrameStack, GrayChannel, ScreenSize
 from rlcore.envs.spaces import is_plane, kind_of, obs_spaces, refuse_large_observations
@@ -53,6 +57,8 @@ class EnvSettings:
     dilation: int = 1
     reward_as_observation: bool = False
     max_episode_steps: int | None = None
+    config: dict[str, Any] = field(default_factory=dict)
+    endless: bool | None = None
     restart: RestartConfig = field(default_factory=RestartConfig)
 
     @staticmethod
@@ -78,6 +84,8 @@ class EnvSettings:
             dilation=stack.dilation,
             reward_as_observation=config.reward_as_observation,
             max_episode_steps=config.max_episode_steps,
+            config=plain(config.config),
+            endless=config.endless,
             restart=config.restart_on_exception,
         )
 
@@ -110,6 +118,8 @@ def make(config: EnvConfig | EnvSettings, *, render_mode: str | None = None) -> 
     drawn = None if settings.image_key is None else drawn_shape(suite, env_id, wrapper, settings.image_key)
     env = open_env(suite, env_id, wrapper, render_mode if drawn is None else "rgb_array")
     try:
+        if settings.config or settings.endless is not None:
+            _set_task(env, settings)
         refuse_large_observations(env, settings.id)
         if settings.normalize_actions:
             env = NormalizeAction(env)
@@ -138,6 +148,17 @@ def make(config: EnvConfig | EnvSettings, *, render_mode: str | None = None) -> 
     return env
 
 
+def _set_task(env: gymnasium.Env, settings: EnvSettings) -> None:
+    """Set the parameters of a batched environment; raise UserError if the environment is not batched."""
+    set_task = getattr(env.unwrapped, "set_task", None)
+    if set_task is None:
+        given = f"config.{next(iter(settings.config))}" if settings.config else f"endless={spell(settings.endless)}"
+        raise UserError(
+            f"env.{given}: has no effect because {settings.id} is not a batched environment; remove the key"
+        )
+    set_task(settings.config, settings.endless, settings.id)
+
+
 def _with_images(env: gymnasium.Env, settings: EnvSettings) -> gymnasium.Env:
     """Add the wrappers of images, if the observations contain an image."""
     if not any(kind_of(key, space) == "image" for key, space in obs_spaces(env).items()):
@@ -160,10 +181,12 @@ def suite_for(settings: EnvConfig | EnvSettings) -> tuple[Suite, str]:
     return (suite if own is None else OwnWrapper(own, suite)), env_id
 
 
-def adapt_to_evaluation(config: EnvConfig) -> EnvConfig:
+def adapt_to_evaluation(config: EnvConfig, env_config: Mapping[str, Any] = MappingProxyType({})) -> EnvConfig:
     """Return the config group `env` for evaluation episodes.
 
-    It is the group for training, except that the environment's suite can change `env.wrapper` (`Suite.evaluation`).
+    It is the group for training, except that the environment's suite can change `env.wrapper` (`Suite.evaluation`), and
+    that `env_config`, the value of `evaluation.env_config`, sets parameters of a batched environment.
     """
     suite, env_id = suite_for(config)
-    return dataclasses.replace(config, wrapper=dict(suite.evaluation(env_id, config.wrapper)))
+    wrapper = dict(suite.evaluation(env_id, config.wrapper))
+    return dataclasses.replace(config, wrapper=wrapper, config=for_evaluation(config.config, env_config))

@@ -100,7 +100,7 @@ def collect_episodes(
     warn_of_cut(result, config, card)
     found = whole_episodes(recorded.columns(), episodes, lambda index: integer(config.seed, PURPOSE, round, index))
     about = _about(run, path, actions) | {"round": round, "seed": config.seed}
-    with limited_env(adapt_to_evaluation(config.env)) as limited:
+    with limited_env(adapt_to_evaluation(config.env, config.evaluation.env_config)) as limited:
         folder = minari_datasets.write(name, found, limited.env, _for_minari(about, episodes))
     return {
         "folder": folder,

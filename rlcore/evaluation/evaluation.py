@@ -128,7 +128,8 @@ def play_round(
         After every step, an object with the results of all episodes that have ended. The environments are closed when
         the generator ends or is closed.
     """
-    env, limit = dataclasses.replace(adapt_to_evaluation(config.env), sync_env=True), episode_limit(config, card)
+    env, limit = adapt_to_evaluation(config.env, config.evaluation.env_config), episode_limit(config, card)
+    env = dataclasses.replace(env, sync_env=True)
     if limit is not None:
         env = dataclasses.replace(env, max_episode_steps=limit)
     suite, env_id = suite_for(env)

@@ -61,7 +61,7 @@ def record_checkpoint(run: RunDirectory, path: str | Path, name: str, episodes: 
     Unlike `record_video`, this function raises errors: a `UserError` if the cause is known.
     """
     config = config_of(run)
-    with limited_env(adapt_to_evaluation(config.env), "rgb_array") as env:
+    with limited_env(adapt_to_evaluation(config.env, config.evaluation.env_config), "rgb_array") as env:
         policy = load_policy(path)
         seeds = [streams.integer(config.seed, "env_eval", FILM_ROUND, episode) for episode in range(episodes)]
         record(lambda: greedy(policy), env, run.media / name, seeds, MAX_STEPS)
@@ -72,7 +72,7 @@ def show(run: RunDirectory, path: Path, episodes: int) -> Iterator[tuple[float, 
     """Show greedy episodes of a checkpoint in a window; yield (return, number of actions) after each episode."""
     config = config_of(run)
     limit, policy = episode_limit(config, run.read_card()), load_policy(path)
-    with user_code(), limited_env(adapt_to_evaluation(config.env), "human") as env:
+    with user_code(), limited_env(adapt_to_evaluation(config.env, config.evaluation.env_config), "human") as env:
         for episode in range(episodes):
             obs, _ = env.reset(seed=streams.integer(config.seed, "env_eval", FILM_ROUND, episode))
             act, total, length, done = greedy(policy), 0.0, 0, False

@@ -116,7 +116,7 @@ class Collector:
             the memory of both.
         """
         began = wall()
-        time_step = self.arrival if self.arrival is not None else self.envs.reset()
+        time_step = self._first_time_step()
         if self._staging is None or len(self._staging) != length + 1:
             self._staging = StagingBuffer(length + 1, time_step, self.device)
         staging, carry = self._staging, self.carry
@@ -138,6 +138,12 @@ class Collector:
         self.arrival = staging.last = time_step if self._in_place is not None else copy_time_step(time_step)
         self.seconds = wall() - began
         return self._steps(staging, chosen, carry)
+
+    def _first_time_step(self) -> TimeStep:
+        """Return the time step at which a rollout starts: the last one, or that of new episodes."""
+        start = getattr(self.envs, "start_rollout", None)  # only batched environments have it
+        new = start(self.policy_steps) if start is not None else None
+        return new or self.arrival or self.envs.reset()
 
     def _compile(self, staging: StagingBuffer) -> None:
         """Compile the choice of actions and the step of batched environments at the first call.

@@ -33,7 +33,7 @@ from rlcore.data.dataset import as_collected, as_dataset
 from rlcore.data.replay import Replay
 from rlcore.data.rollout import Rollout
 from rlcore.envs.card import environment_card
-from rlcore.envs.vector.choose import make_vector_env, refuse_foreign_vector
+from rlcore.envs.vector.choose import check_batched_options, make_vector_env, refuse_foreign_vector
 from rlcore.errors import RunError, UserError
 from rlcore.evaluation import datasets
 from rlcore.evaluation.evaluation import evaluate_agent
@@ -165,6 +165,8 @@ class Trainer:
         Nothing is checked if the spec is unknown: `envs` is None and the environment card (the result of make-env)
         contains no spec.
         """
+        if envs is None:
+            check_batched_options(self.config)
         stored = None if envs is not None else self.card.get("spec")
         spec = envs.spec if envs is not None else stored and EnvSpec.from_json(stored)
         if spec is not None:
@@ -190,6 +192,7 @@ class Trainer:
             tier=self.card["tier"],
             fresh_instance=self.card["fresh_instance"],
             device=device,
+            rollout_steps=self.config.algo.collect_length,
         )
 
     # Iterations -------------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ States are float32, unless the caller sets a `state` of another dtype; observati
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from rlcore.envs.batched.env import BatchedEnv, Transition
+from rlcore.envs.batched.env import BatchedEnv, Transition, column
 
 
 class CartPole(BatchedEnv):
@@ -26,8 +27,18 @@ class CartPole(BatchedEnv):
     action_space = spaces.Discrete(2)
     max_episode_steps = 500
 
-    gravity, cart_mass, pole_mass, half_length, force, tau = 9.8, 1.0, 0.1, 0.5, 10.0, 0.02
     position_limit, angle_limit = 2.4, math.radians(12)
+
+    @dataclass(frozen=True)
+    class Config:
+        """Gravity in m/s², masses in kg, half the length of the pole in m, force in N, and time per step in s."""
+
+        gravity: float = 9.8
+        cart_mass: float = 1.0
+        pole_mass: float = 0.1
+        length: float = 0.5
+        force: float = 10.0
+        tau: float = 0.02
 
     def reset(self, config: Any) -> Tensor:
         """Draw position, velocity, angle and angular velocity from [-0.05, 0.05)."""
@@ -37,19 +48,23 @@ class CartPole(BatchedEnv):
 
     def step(self, action: Tensor) -> Transition:
         """Integrate one step with Euler's method; the reward is 1."""
-        _, velocity, angle, spin = self.state["values"].unbind(1)
-        mass, moment = self.cart_mass + self.pole_mass, self.pole_mass * self.half_length
-        force = (2 * action - 1) * self.force
-        cos, sin = angle.cos(), angle.sin()
-        push = (force + moment * spin.square() * sin) / mass
-        inertia = self.half_length * (4.0 / 3.0 - self.pole_mass * cos.square() / mass)
-        angular = (self.gravity * sin - cos * push) / inertia
-        linear = push - moment * angular * cos / mass
-        rates = torch.stack([velocity, linear, spin, angular], 1)
-        values = self.state["values"] + self.tau * rates
-        self.state = {"values": values}
+        values = self._move((2 * action - 1) * self.config.force)
         fallen = (values[:, 0].abs() > self.position_limit) | (values[:, 2].abs() > self.angle_limit)
         return values.float(), self.ones(), fallen
+
+    def _move(self, force: Tensor) -> Tensor:
+        """Update the state with a force [B] on the cart; return the new state [B, 4]."""
+        config, (_, velocity, angle, spin) = self.config, self.state["values"].unbind(1)
+        mass, moment = config.cart_mass + config.pole_mass, config.pole_mass * config.length
+        cos, sin = angle.cos(), angle.sin()
+        push = (force + moment * spin.square() * sin) / mass
+        inertia = config.length * (4.0 / 3.0 - config.pole_mass * cos.square() / mass)
+        angular = (config.gravity * sin - cos * push) / inertia
+        linear = push - moment * angular * cos / mass
+        rates = torch.stack([velocity, linear, spin, angular], 1)
+        values = self.state["values"] + column(config.tau) * rates
+        self.state = {"values": values}
+        return values
 
 
 class Acrobot(BatchedEnv):
@@ -66,8 +81,14 @@ class Acrobot(BatchedEnv):
     max_episode_steps = 500
 
     # Both links have length, mass and moment of inertia 1; their centers of mass are in their middle.
-    dt, gravity, middle = 0.2, 9.8, 0.5
+    dt, middle = 0.2, 0.5
     fastest = (4 * math.pi, 9 * math.pi)
+
+    @dataclass(frozen=True)
+    class Config:
+        """Gravity in m/s²."""
+
+        gravity: float = 9.8
 
     def reset(self, config: Any) -> Tensor:
         """Draw both angles and their velocities from [-0.1, 0.1)."""
@@ -92,7 +113,7 @@ class Acrobot(BatchedEnv):
     def _rates(self, values: Tensor, torque: Tensor) -> Tensor:
         """Return the time derivatives of angles and velocities, [B, 4]."""
         angle1, angle2, speed1, speed2 = values.unbind(1)
-        weight = self.middle * self.gravity  # of the second link, relative to the joint
+        weight = self.middle * self.config.gravity  # of the second link, relative to the joint
         cos2, sin2 = angle2.cos(), angle2.sin()
         inertia1 = self.middle**2 + (1 + self.middle**2 + 2 * self.middle * cos2) + 2
         inertia2 = self.middle**2 + self.middle * cos2 + 1
@@ -100,7 +121,7 @@ class Acrobot(BatchedEnv):
         pull1 = (
             -self.middle * speed2.square() * sin2
             - 2 * self.middle * speed2 * speed1 * sin2
-            + (self.middle + 1) * self.gravity * (angle1 - math.pi / 2).cos()
+            + (self.middle + 1) * self.config.gravity * (angle1 - math.pi / 2).cos()
             + pull2
         )
         change2 = torque + inertia2 / inertia1 * pull1 - self.middle * speed1.square() * sin2 - pull2
@@ -120,7 +141,15 @@ class MountainCar(BatchedEnv):
     action_space: Any = spaces.Discrete(3)
     max_episode_steps = 200
 
-    left_end, right_end, fastest, goal, gravity = -1.2, 0.6, 0.07, 0.5, 0.0025
+    left_end, right_end, fastest = -1.2, 0.6, 0.07
+
+    @dataclass(frozen=True)
+    class Config:
+        """Position of the goal; acceleration by gravity and by the engine, per squared step."""
+
+        goal: float = 0.5
+        gravity: float = 0.0025
+        force: float = 0.001
 
     def reset(self, config: Any) -> Tensor:
         """Draw the position from [-0.6, -0.4); the velocity is 0."""
@@ -130,19 +159,19 @@ class MountainCar(BatchedEnv):
 
     def step(self, action: Tensor) -> Transition:
         """Accelerate; the reward is -1."""
-        reached = self._move(0.001 * (action - 1).to(self.state["position"].dtype))
+        reached = self._move(self.config.force * (action - 1).to(self.state["position"].dtype))
         return self._obs(), -self.ones(), reached
 
     def _move(self, acceleration: Tensor) -> Tensor:
         """Update position and velocity; return [B] bool, True if the goal is reached."""
         position, velocity = self.state["position"], self.state["velocity"]
-        velocity = velocity + acceleration - self.gravity * (3 * position).cos()
+        velocity = velocity + acceleration - self.config.gravity * (3 * position).cos()
         velocity = velocity.clamp(-self.fastest, self.fastest)
         position = (position + velocity).clamp(self.left_end, self.right_end)
         stopped = (position <= self.left_end) & (velocity < 0)
         velocity = velocity.masked_fill(stopped, 0)
         self.state = {"position": position, "velocity": velocity}
-        return (position >= self.goal) & (velocity >= 0)
+        return (position >= self.config.goal) & (velocity >= 0)
 
     def _obs(self) -> Tensor:
         return torch.stack([self.state["position"], self.state["velocity"]], 1).float()
@@ -153,11 +182,17 @@ class MountainCarContinuous(MountainCar):
 
     action_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
     max_episode_steps = 999
-    goal = 0.45
+
+    @dataclass(frozen=True)
+    class Config(MountainCar.Config):
+        """Parameters of the hill, with the goal and the force of this task."""
+
+        goal: float = 0.45
+        force: float = 0.0015
 
     def step(self, action: Tensor) -> Transition:
         """Accelerate; the reward is 100 at the goal, minus a tenth of the squared action."""
-        reached = self._move(0.0015 * action[:, 0].clamp(-1, 1))
+        reached = self._move(self.config.force * action[:, 0].clamp(-1, 1))
         return self._obs(), 100.0 * reached - 0.1 * action[:, 0].square(), reached
 
 
@@ -168,7 +203,16 @@ class Pendulum(BatchedEnv):
     action_space = spaces.Box(-2.0, 2.0, (1,), np.float32)
     max_episode_steps = 200
 
-    gravity, dt, fastest = 10.0, 0.05, 8.0
+    fastest, strongest = 8.0, 2.0
+
+    @dataclass(frozen=True)
+    class Config:
+        """Gravity in m/s², length in m, mass in kg, and time per step in s."""
+
+        gravity: float = 10.0
+        length: float = 1.0
+        mass: float = 1.0
+        dt: float = 0.05
 
     def reset(self, config: Any) -> Tensor:
         """Draw the angle from [-π, π) and the angular velocity from [-1, 1)."""
@@ -178,12 +222,14 @@ class Pendulum(BatchedEnv):
 
     def step(self, action: Tensor) -> Transition:
         """Integrate one step; the reward is minus the cost of angle, angular velocity and torque before the step."""
-        angle, speed, torque = self.state["angle"], self.state["speed"], action[:, 0].clamp(-2, 2)
+        angle, speed, config = self.state["angle"], self.state["speed"], self.config
+        torque = action[:, 0].clamp(-self.strongest, self.strongest)
         upright = torch.remainder(angle + math.pi, 2 * math.pi) - math.pi
         cost = upright.square() + 0.1 * speed.square() + 0.001 * torque.square()
-        speed = speed + (1.5 * self.gravity * angle.sin() + 3.0 * torque) * self.dt
+        pull, push = 3 * config.gravity / (2 * config.length), 3.0 / (config.mass * config.length**2)
+        speed = speed + (pull * angle.sin() + push * torque) * config.dt
         speed = speed.clamp(-self.fastest, self.fastest)
-        self.state = {"angle": angle + self.dt * speed, "speed": speed}
+        self.state = {"angle": angle + config.dt * speed, "speed": speed}
         return self._obs(), -cost, torch.zeros_like(angle, dtype=torch.bool)
 
     def _obs(self) -> Tensor:

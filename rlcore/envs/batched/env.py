@@ -28,7 +28,8 @@ from torch import Tensor
 from rlcore.envs.batched.random import BatchedRandom
 
 Obs = Tensor | dict[str, Any]  # [B, ...], or a nested dict of such tensors
-Transition = tuple[Obs, Tensor, Tensor]  # obs, reward [B], terminated [B] bool
+# obs, reward [B], terminated [B] bool; an environment without ends returns only obs and reward
+Transition = tuple[Obs, Tensor, Tensor] | tuple[Obs, Tensor]
 
 
 class BatchedEnv(ABC):
@@ -38,9 +39,9 @@ class BatchedEnv(ABC):
     resets all copies together, and takes the new state only for those whose episode has ended.
 
     Everything that the next step depends on belongs into `state`, except the random numbers, which are drawn from
-    `random` only. Row b of every tensor must depend only on the rows b of `state`, action and random numbers. `reset`
-    and `step` must not change tensors in place, and must not read a tensor's value (for example by `if`, `float()` or
-    `.any()` in a condition), because this would make a GPU wait.
+    `random` only, and the values in `config`. Row b of every tensor must depend only on the rows b of `state`,
+    `config`, action and random numbers. `reset` and `step` must not change tensors in place, and must not read a
+    tensor's value (for example by `if`, `float()` or `.any()` in a condition), because this would make a GPU wait.
 
     Args:
         num_envs: B; also an attribute.
@@ -51,6 +52,9 @@ class BatchedEnv(ABC):
         action_space: space of the action of one copy.
         max_episode_steps: an episode is truncated after this number of steps; None: no limit.
         max_num_envs: largest B; None: no limit.
+        endless: True if episodes have no end: `step` then returns only observations and rewards.
+        config: instance of `Config`, the values of the current episodes; each field is a number, or a tensor [B] of one
+            number per copy.
         state: name -> [B, ...], the state of the copies.
         random: source of all random numbers.
     """
@@ -59,16 +63,24 @@ class BatchedEnv(ABC):
     action_space: ClassVar[spaces.Space[Any]]
     max_episode_steps: ClassVar[int | None] = None
     max_num_envs: ClassVar[int | None] = None
+    endless: ClassVar[bool] = False
 
     @dataclass(frozen=True)
     class Config:
-        """Values that `reset` may set; a subclass without such values has none."""
+        """Parameters of the task with their defaults, which `env.config` can change; a subclass may have none."""
 
+    config: Any
     state: dict[str, Tensor]
     random: BatchedRandom
 
+    def __init_subclass__(cls) -> None:
+        """Make `Config` a dataclass, if it is a class with annotated fields that is none yet."""
+        own = cls.__dict__.get("Config")
+        if own is not None and "__dataclass_fields__" not in vars(own):
+            cls.Config = dataclass(frozen=True)(own)
+
     def __init__(self, num_envs: int, device: torch.device | str = "cpu") -> None:
-        self.num_envs, self.device = num_envs, torch.device(device)
+        self.num_envs, self.device, self.config = num_envs, torch.device(device), self.Config()
 
     @abstractmethod
     def reset(self, config: Any) -> Obs:
@@ -89,9 +101,15 @@ class BatchedEnv(ABC):
             action: [B, *shape], in the dtype of `action_space`.
 
         Returns:
-            Observations; rewards [B]; and [B] bool, True if the episode ended in an absorbing state.
+            Observations; rewards [B]; and, unless `endless` is True, [B] bool, True if the episode ended in an
+            absorbing state.
         """
 
     def ones(self, value: float = 1.0, dtype: torch.dtype = torch.float32) -> Tensor:
         """Return a tensor [B] of one value, on the device of the environment."""
         return torch.full((self.num_envs,), value, dtype=dtype, device=self.device)
+
+
+def column(value: float | Tensor) -> float | Tensor:
+    """Return a field of `BatchedEnv.config` in a shape that can multiply a tensor [B, n]."""
+    return value[:, None] if isinstance(value, Tensor) else value

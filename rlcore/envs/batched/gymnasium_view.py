@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import gymnasium
@@ -9,6 +10,7 @@ import numpy as np
 import torch
 
 from rlcore.envs.batched.env import BatchedEnv, Obs
+from rlcore.envs.batched.parameters import Parameters, parse
 from rlcore.envs.batched.random import BatchedRandom, episode_key
 
 
@@ -22,6 +24,12 @@ class GymnasiumView(gymnasium.Env[Any, Any]):
     def __init__(self, env: BatchedEnv) -> None:
         self.env, self.observation_space, self.action_space = env, env.observation_space, env.action_space
         self._seed, self._episode = 0, -1
+        self.endless, self.parameters = env.endless, Parameters(env.Config(), {})
+
+    def set_task(self, config: Mapping[str, Any], endless: bool | None, env_id: str) -> None:
+        """Set the values of `env.config` and `env.endless`; raise UserError if `config` is invalid."""
+        self.parameters = parse(self.env.Config, config, "env.config", env_id)
+        self.endless = self.env.endless if endless is None else endless
 
     @torch.no_grad()
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -30,13 +38,15 @@ class GymnasiumView(gymnasium.Env[Any, Any]):
         self._seed, self._episode = (self._seed, self._episode + 1) if seed is None else (int(seed), 0)
         base, episode, zero = (torch.tensor([value]) for value in (self._seed, self._episode, 0))
         self.env.random = BatchedRandom(episode_key(base, zero, episode), zero)
-        return _numpy(self.env.reset(self.env.Config())), {}
+        self.env.config = self.parameters.draw(self.env.random, self.parameters.at(0, "cpu"))
+        return _numpy(self.env.reset(self.env.config)), {}
 
     @torch.no_grad()
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Take one action."""
-        obs, reward, terminated = self.env.step(torch.as_tensor(np.asarray(action))[None])
-        return _numpy(obs), float(reward[0]), bool(terminated[0]), False, {}
+        obs, reward, *ends = self.env.step(torch.as_tensor(np.asarray(action))[None])
+        terminated = bool(ends and not self.endless and ends[0][0])
+        return _numpy(obs), float(reward[0]), terminated, False, {}
 
 
 def _numpy(obs: Obs) -> Any:

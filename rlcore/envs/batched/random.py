@@ -76,6 +76,10 @@ class BatchedRandom:
         fraction = ((self.bits(*shape) >> (64 - digits)) & ((1 << digits) - 1)).to(dtype) * 2.0**-digits
         return low + (high - low) * fraction
 
+    def fill(self, value: Tensor) -> Tensor:
+        """Return a value [] for each environment, [B]; no random number is used."""
+        return value.expand(self.key.shape).contiguous()
+
     def normal(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """Draw standard normal numbers, [B, *shape], by the method of Box and Muller (1958)."""
         first, second = self.uniform(0.0, 1.0, 2, *shape, dtype=torch.float64).unbind(1)

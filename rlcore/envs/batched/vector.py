@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from rlcore import streams
 from rlcore.compiled.stepping import CompiledEnvStep, compile_step
 from rlcore.compiler import Compiler
 from rlcore.envs.batched.env import BatchedEnv, Obs
+from rlcore.envs.batched.parameters import Parameters
 from rlcore.envs.batched.random import BatchedRandom, episode_key
 from rlcore.envs.seeds import EpisodeSeeds
 from rlcore.errors import RunError
@@ -35,6 +36,8 @@ class BatchedVectorEnv:
         seeds: seeds of the episodes.
         max_episode_steps: an episode is truncated after this number of steps; None: no limit.
         paths: observation key -> path of the array in a nested observation; () if the observation is a tensor.
+        parameters: values of `env.config`; None: the defaults of the environment's `Config`.
+        endless: if True, `terminated` is ignored. All episodes then end together, after `max_episode_steps` steps.
     """
 
     def __init__(
@@ -44,13 +47,17 @@ class BatchedVectorEnv:
         seeds: EpisodeSeeds,
         max_episode_steps: int | None,
         paths: Mapping[str, tuple[Any, ...]],
+        parameters: Parameters | None = None,
+        endless: bool = False,
     ) -> None:
         self.env, self.spec, self.num_envs, self.device = env, spec, env.num_envs, env.device
         self._limit, self._paths, self._seeds = max_episode_steps, paths, seeds
         word = int(streams.sequence(seeds.seed, seeds.purpose, *seeds.indices).generate_state(1, "uint64")[0])
         self._base = torch.full((self.num_envs,), word - (1 << 64) if word >> 63 else word, device=self.device)
         self._index = torch.arange(self.num_envs, device=self.device)
-        self._config = env.Config()
+        self._parameters, self._endless = parameters or Parameters(env.Config(), {}), endless
+        self._scheduled = self._parameters.at(0, self.device)
+        self._steps = 0  # since the last `reset`
         self._action_dtype = getattr(torch, spec.action.dtype)
         self._episode = self._zeros(torch.int64) - 1
         self._length = self._zeros(torch.int64)
@@ -74,20 +81,38 @@ class BatchedVectorEnv:
 
     # Stepping
 
+    def start_rollout(self, policy_steps: int) -> TimeStep | None:
+        """Prepare a rollout: reset endless episodes that have reached their limit, without a step for the reset.
+
+        Args:
+            policy_steps: number of policy steps taken so far, at which schedules are evaluated.
+
+        Returns:
+            The first time step of the new episodes; None if the current ones continue.
+        """
+        self._scheduled = self._parameters.at(policy_steps, self.device)
+        return self.reset() if self._endless and self._limit is not None and self._steps >= self._limit else None
+
+    def _start(self) -> dict[str, Tensor]:
+        """Reset all copies with the random streams of their episodes; return the observations."""
+        env = self.env
+        env.random = self._stream(self._episode)
+        env.config = self._parameters.draw(env.random, self._scheduled)
+        return self._flat(env.reset(env.config))
+
     @torch.no_grad()
     def reset(self) -> TimeStep:
         """Start a new episode in every copy."""
-        self._episode, self._length = self._episode + 1, self._zeros(torch.int64)
+        self._episode, self._length, self._steps = self._episode + 1, self._zeros(torch.int64), 0
         self._return, self._ended = self._zeros(torch.float64), self._zeros(torch.bool)
-        self.env.random = self._stream(self._episode)
-        obs = self._flat(self.env.reset(self._config))
+        obs = self._start()
         self.last = TimeStep(obs, self._zeros(torch.float32), self._ended, self._ended, ~self._ended)
         return self.last
 
     @torch.no_grad()
     def step(self, action: Tensor) -> TimeStep:
         """Take actions [B, *shape] in the environment's format; reset the copies whose episode has ended."""
-        action = action.to(self._action_dtype)
+        action, self._steps = action.to(self._action_dtype), self._steps + 1
         if self._compiled is not None:
             self.last = self._compiled(action)
         else:  # The result does not depend on the condition. On a CPU, reading the flags costs less than a reset.
@@ -98,15 +123,18 @@ class BatchedVectorEnv:
     def advance(self, action: Tensor, resets: bool = True) -> TimeStep:
         """Step all copies and, if `resets` is True, reset ended ones; all operations are on `tensors()`."""
         env, opens = self.env, self._ended
-        raw, reward, terminated = env.step(action)
+        raw, reward, *ends = env.step(action)
         obs, reward = self._flat(raw), reward.to(torch.float32)
+        terminated = torch.zeros_like(opens) if self._endless or not ends else ends[0]
         self._length = self._length + 1
         truncated = self._length >= self._limit if self._limit is not None else torch.zeros_like(terminated)
         if resets:
-            state, random = env.state, env.random
+            state, random, drawn = env.state, env.random, self._drawn()
             self._episode = self._episode + opens
-            env.random = self._stream(self._episode)
-            fresh = self._flat(env.reset(self._config))
+            fresh = self._start()
+            if drawn:
+                new = self._drawn()
+                env.config = replace(env.config, **{name: _where(opens, new[name], drawn[name]) for name in drawn})
             env.state = {name: _where(opens, env.state[name], value) for name, value in state.items()}
             env.random.count = torch.where(opens, env.random.count, random.count)
             obs = {key: _where(opens, fresh[key], value) for key, value in obs.items()}
@@ -120,11 +148,18 @@ class BatchedVectorEnv:
         """Return all tensors that `advance` reads, as a nested structure."""
         env, names = self.env, ("_episode", "_length", "_return", "_ended", "_base", "_index")
         own = {name: getattr(self, name) for name in names}
-        return {"state": dict(env.state), "random": (env.random.key, env.random.count), "own": own}
+        return {
+            "state": dict(env.state),
+            "config": self._drawn(),
+            "scheduled": self._scheduled,
+            "random": (env.random.key, env.random.count),
+            "own": own,
+        }
 
     def take(self, tensors: Any) -> None:
         """Replace all tensors that `advance` reads, by a structure like that of `tensors()`."""
         self.env.state, self.env.random = tensors["state"], BatchedRandom(*tensors["random"])
+        self.env.config, self._scheduled = self._config(tensors["config"]), tensors["scheduled"]
         for name, value in tensors["own"].items():
             setattr(self, name, value)
 
@@ -135,6 +170,14 @@ class BatchedVectorEnv:
             action = torch.zeros(shape, dtype=self._action_dtype, device=self.device)
             self._compiled = compile_step(self, action, compiler, bool(self.compiled))
             self.compiled = self._compiled is not None
+
+    def _drawn(self) -> dict[str, Tensor]:
+        """Return the parameters of the current episodes that have a distribution or a schedule, name -> [B]."""
+        return {name: getattr(self.env.config, name) for name in self._parameters.rules}
+
+    def _config(self, drawn: dict[str, Tensor]) -> Any:
+        """Return the parameters of the current episodes."""
+        return replace(self._parameters.constants, **drawn) if drawn else self._parameters.constants
 
     def _flat(self, obs: Obs) -> dict[str, Tensor]:
         """Return the leaves of an observation under the keys of the spec."""
@@ -181,8 +224,10 @@ class BatchedVectorEnv:
         self._read_finished()
         return state | {
             "state": dict(self.env.state),
+            "config": self._drawn(),
             "count": self.env.random.count,
             "episode": self._episode,
+            "steps": self._steps,
             "length": self._length,
             "return": self._return,
             "last": asdict(self.last),
@@ -202,7 +247,8 @@ class BatchedVectorEnv:
         if not state["started"]:
             return
         self._finished, self._unread = Episodes.from_state(state["finished"]), []
-        apart = ("format", "num_envs", "started", "compiled", "finished")
+        self._steps = state["steps"]
+        apart = ("format", "num_envs", "started", "compiled", "finished", "steps")
         tensors = {name: part for name, part in state.items() if name not in apart}
         state = map_leaves(lambda part: part.to(self.device), tensors)
         self._episode, self._length, self._return = state["episode"], state["length"], state["return"]
@@ -210,7 +256,7 @@ class BatchedVectorEnv:
         self._ended = last.terminated | last.truncated
         self.env.random = self._stream(self._episode)
         self.env.random.count = state["count"]
-        self.env.state = dict(state["state"])
+        self.env.state, self.env.config = dict(state["state"]), self._config(state["config"])
 
     def close(self) -> None:
         """Do nothing: there are no processes."""

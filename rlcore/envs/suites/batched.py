@@ -24,6 +24,11 @@ CLASSES = {  # id -> module and class in rlcore.envs.batched
     "batched/MountainCar-v0": "classic_control:MountainCar",
     "batched/MountainCarContinuous-v0": "classic_control:MountainCarContinuous",
     "batched/Pendulum-v1": "classic_control:Pendulum",
+    "batched/rl8-cartpole": "rl8_tasks:CartPole",
+    "batched/rl8-continuous_dummy": "rl8_tasks:ContinuousDummy",
+    "batched/rl8-discrete_dummy": "rl8_tasks:DiscreteDummy",
+    "batched/rl8-mountain_car": "rl8_tasks:MountainCar",
+    "batched/rl8-pendulum": "rl8_tasks:Pendulum",
 }
 
 

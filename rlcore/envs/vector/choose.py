@@ -5,7 +5,8 @@ from __future__ import annotations
 from contextlib import closing
 from typing import Any
 
-from rlcore.config.groups import EnvConfig
+from rlcore.config.groups import EnvConfig, RunConfig
+from rlcore.envs.batched.parameters import parse
 from rlcore.envs.make import EnvSettings, make, suite_for
 from rlcore.envs.seeds import EpisodeSeeds
 from rlcore.envs.spaces import spec_of
@@ -32,6 +33,7 @@ def make_vector_env(
     offset: int = 0,
     seeds: EpisodeSeeds | None = None,
     device: Any = "cpu",
+    rollout_steps: int | None = None,
 ) -> Any:
     """Create B environments that are stepped together.
 
@@ -53,6 +55,8 @@ def make_vector_env(
         seeds: seeds of the episodes. If given, they are used instead of those derived from `seed`, `rank`, `purpose`
             and `offset`.
         device: device of the agent, on which a batched environment computes; other environments ignore it.
+        rollout_steps: T, steps of a rollout. Endless environments of training are reset after every
+            `env.horizons_per_env_reset` rollouts. None: they are reset after `max_episode_steps` steps.
 
     Returns:
         The vectorized environment, not yet reset.
@@ -66,7 +70,8 @@ def make_vector_env(
     suite, env_id = suite_for(settings)
     batched = suite.batched(env_id, check_arguments(suite, env_id, settings.wrapper))
     if batched is not None:
-        return _batched(settings, batched, num_envs, seeds, device)
+        resets = 1 if isinstance(config, EnvSettings) else config.horizons_per_env_reset
+        return _batched(settings, batched, num_envs, seeds, device, rollout_steps and resets * rollout_steps)
     if not isinstance(config, EnvSettings) and (
         config.vectorization == "native" or (config.vectorization == "auto" and is_faster(config, num_envs))
     ):
@@ -84,9 +89,17 @@ def check_vector_env(config: EnvConfig | EnvSettings) -> None:
 
 
 def _batched(
-    settings: EnvSettings, create: BatchedFactory, num_envs: int, seeds: EpisodeSeeds, device: Any
+    settings: EnvSettings,
+    create: BatchedFactory,
+    num_envs: int,
+    seeds: EpisodeSeeds,
+    device: Any,
+    horizon: int | None,
 ) -> VectorEnv:
-    """Create a vectorized environment of a batched environment."""
+    """Create a vectorized environment of a batched environment.
+
+    `horizon` is the number of steps after which endless environments are reset; negative: never; None: their limit.
+    """
     from rlcore.envs.batched.vector import BatchedVectorEnv  # imports torch, which worker processes do not need
 
     with closing(make(settings)) as one:
@@ -96,10 +109,55 @@ def _batched(
                 "batched environment; remove the key of env that adds it, and compute it in the environment"
             )
         spec, limit = spec_of(one), time_limit(one)
+        view: Any = one.unwrapped
         (flat,) = (layer for layer in layers(one) if isinstance(layer, FlatDictObservation))
     env = create(num_envs, device)
     refuse_too_many(env.max_num_envs, f"env.id={settings.id}", num_envs)
-    return BatchedVectorEnv(env, spec, seeds, limit, flat.paths)
+    if view.endless and horizon is not None:
+        limit = horizon if horizon > 0 else None
+    return BatchedVectorEnv(env, spec, seeds, limit, flat.paths, view.parameters, view.endless)
+
+
+def check_batched_options(run: RunConfig) -> None:
+    """Raise UserError if the environment does not support the values of the keys that batched environments have.
+
+    These are `env.config`, `env.endless`, `env.horizons_per_env_reset`, `env.num_envs` and `evaluation.env_config`.
+    """
+    config, evaluation = run.env, run.evaluation.env_config
+    suite, env_id = suite_for(config)
+    batched = suite.batched(env_id, check_arguments(suite, env_id, config.wrapper))
+    resets = config.horizons_per_env_reset
+    if batched is None:
+        if evaluation:
+            raise UserError(
+                f"evaluation.env_config.{next(iter(evaluation))}: has no effect because {env_id} is not a batched "
+                "environment; remove the key"
+            )
+        if resets != 1:
+            raise UserError(f"env.horizons_per_env_reset={resets}: has no effect because {env_id} is not endless")
+        return
+    with closing(make(config)) as one:
+        view: Any = one.unwrapped
+        limit = time_limit(one)
+    refuse_too_many(view.env.max_num_envs, suite.place(env_id), config.num_envs)
+    parse(view.env.Config, evaluation, "evaluation.env_config", env_id)
+    if not view.endless and resets != 1:
+        raise UserError(
+            f"env.horizons_per_env_reset={resets}: has no effect because the episodes of {env_id} have an end; set "
+            "env.endless=true, or leave env.horizons_per_env_reset out"
+        )
+    steps = run.algo.collect_length
+    if view.endless and limit is not None and resets * steps > limit:
+        raise UserError(
+            f"env.horizons_per_env_reset={resets}: {resets} rollouts of {steps} steps are longer than the limit of "
+            f"{limit} steps of {env_id} (max_episode_steps); use at most {limit} steps between two resets, or a "
+            "negative number for no resets"
+        )
+    if view.endless and resets * steps == 1:
+        raise UserError(
+            f"env.horizons_per_env_reset=1: {run.algo.name} collects 1 step per rollout, so that {env_id} would be "
+            "reset after every step; set env.horizons_per_env_reset to the number of steps between two resets"
+        )
 
 
 def refuse_foreign_vector(envs: Any) -> None:

@@ -87,7 +87,7 @@ def test_record_video_resets_carry_at_episode_start(tmp_path: Path, monkeypatch:
     spec = {"id": "Painter", "obs": {"state": state}, "action": action}
     run, envs = checkpointed_run(tmp_path / "run", "run", 1, spec, "q_learning"), [Painter(), Painter()]
     path, made = checkpoint.resolve(run, "latest"), iter(envs)
-    monkeypatch.setattr(video, "adapt_to_evaluation", lambda config: config)
+    monkeypatch.setattr(video, "adapt_to_evaluation", lambda config, _: config)
     monkeypatch.setattr(video, "limited_env", lambda config, render_mode: nullcontext(next(made)))
     assert video.record_video(run, path) == "media/policy.mp4"
     # each action is the number of earlier actions in its episode, modulo 5
