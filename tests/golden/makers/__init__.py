@@ -6,6 +6,7 @@ root of the repository, in a virtual environment (Python 3.11) that has its libr
     pip install torch==2.13.0 stable-baselines3==2.9.2 sb3-contrib==2.9.2
     pip install torch==2.13.0 sheeprl==0.8.4 'setuptools<81'
     pip install torch==2.13.0 torchrl==0.14.1
+    pip install torch==2.13.0 rl8==1.0.0 torchrl==0.14.1
 
     python -m tests.golden.makers.ppo            write the files
     python -m tests.golden.makers.ppo --check    compare the files with new results, and write nothing
@@ -15,6 +16,7 @@ root of the repository, in a virtual environment (Python 3.11) that has its libr
 | Stable-Baselines3 and sb3-contrib | ppo; then a2c, ppo_recurrent, sac, crossq |
 | SheepRL | sac_ae, dreamer_v1, dreamer_v2, dreamer_v3, config_files, dreamer_updates, diambra (more in its docstring) |
 | TorchRL | dreamer_v3_torchrl |
+| rl8 | rl8_tasks (its docstring names the examples that it needs) |
 | the author's code of Dreamer V3 | dreamer_v3_author (its docstring has the packages), after dreamer_v3_torchrl |
 
 Results depend slightly on the processor: those of float64 by 1e-14, initial weights of SB3 by 1e-6.
