@@ -69,6 +69,27 @@ def test_traced_step_equals_eager_step_over_many_episodes(env_id: str, monkeypat
     assert eager.pop_episodes() == traced.pop_episodes() != []
 
 
+def test_traced_step_draws_parameters_and_follows_schedules(monkeypatch: pytest.MonkeyPatch) -> None:
+    as_graph(monkeypatch)
+    config = {"length": {"uniform": [0.3, 0.9]}, "force": [[0, 5.0], [STEPS, 20.0]]}
+    eager, traced = (
+        make_vector_env(EnvConfig(id="batched/CartPole-v1", max_episode_steps=12, config=config), num_envs=5, seed=3)
+        for _ in range(2)
+    )
+    for envs in (eager, traced):
+        envs.start_rollout(0)
+        envs.reset()
+    traced.compile(compiler(traced))
+    assert traced.compiled
+    for index, action in enumerate(actions(eager)):
+        if index % 10 == 0:
+            eager.start_rollout(index)
+            traced.start_rollout(index)
+        assert torch.equal(eager.step(action).obs["state"], traced.step(action).obs["state"])
+        assert torch.equal(eager.env.config.force, traced.env.config.force)
+    assert eager.env.config.force.min() >= 15 and len(eager.env.config.length.unique()) == 5
+
+
 def test_seed_is_no_constant_of_the_traced_step(monkeypatch: pytest.MonkeyPatch) -> None:
     graphs = as_graph(monkeypatch)
     for seed in (0, 1):
