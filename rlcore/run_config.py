@@ -87,7 +87,7 @@ def _names(module: Any) -> set[str]:
 def cross_check(config: RunConfig) -> None:
     """Raise UserError if values of different keys are valid, but cannot be combined with each other."""
     config.algo.check_with(config)
-    beyond = [e is not None and e > config.algo.total_steps for e in (config.checkpoint.every, config.evaluation.every)]
+    beyond = [e is not None and e > config.algo.step_limit for e in (config.checkpoint.every, config.evaluation.every)]
     if not config.checkpoint.save_last and all(beyond):
         raise UserError(
             f"checkpoint.save_last=false: checkpoint.every={config.checkpoint.every} and "
@@ -107,6 +107,11 @@ def cross_check(config: RunConfig) -> None:
         raise UserError(
             f"metric.aggregator.metrics: {unknown[0]!r} is not a reduction; each value must be one of "
             f"{', '.join(REDUCTIONS)}"
+        )
+    if config.algo.total_steps is None and not config.stop:
+        raise UserError(
+            "algo.total_steps=null: training would never end without a stop condition; set algo.total_steps, "
+            "or a condition, as stop=[{upper_bound: {metric: Rewards/rew_avg, value: 475}}]"
         )
     known = config.algo.metric_names()
     if known is not None and isinstance(ALGORITHMS.get(config.algo.name), Algorithm):  # a plugin's may be a subclass

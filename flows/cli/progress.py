@@ -83,7 +83,7 @@ class Progress:
     """
 
     def __init__(
-        self, total_steps: int, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic
+        self, total_steps: int | None, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.total_steps = total_steps
         self._console = console(sys.stderr if stream is None else stream)
@@ -127,18 +127,22 @@ class Progress:
         """
         with self._lock:
             self._follow_rate(steps, elapsed, updates)
-            finished = steps >= self.total_steps
-            settled = self._learns_since is not None and elapsed - self._learns_since >= SETTLED
-            eta = duration((self.total_steps - steps) / self._rate) if settled and self._rate else "-"
+            total = self.total_steps
             parts = [
-                f"{steps:,}/{self.total_steps:,}",
-                f"{min(100, 100 * steps // self.total_steps)}%",
                 f"return {'-' if episode_return is None else number(episode_return)}",
                 f"{steps_per_second:,.0f} steps/s",
-                f"took {duration(elapsed)}" if finished else f"ETA {eta}",
             ]
-            self._training, self._work = Line("train", min(1.0, steps / self.total_steps), parts), None
-            much = not self._live and steps - self._steps_written >= LINE_SHARE * self.total_steps
+            if total is None:  # until a stop condition holds
+                finished, share = False, 0.0
+                parts = [f"{steps:,} steps", *parts, duration(elapsed)]
+            else:
+                finished, share = steps >= total, min(1.0, steps / total)
+                settled = self._learns_since is not None and elapsed - self._learns_since >= SETTLED
+                eta = duration((total - steps) / self._rate) if settled and self._rate else "-"
+                begin = [f"{steps:,}/{total:,}", f"{min(100, 100 * steps // total)}%"]
+                parts = [*begin, *parts, f"took {duration(elapsed)}" if finished else f"ETA {eta}"]
+            self._training, self._work = Line("train", share, parts), None
+            much = not self._live and total is not None and steps - self._steps_written >= LINE_SHARE * total
             if finished or much or self._due(elapsed):
                 self._write(self._training)
 
@@ -268,7 +272,7 @@ class JobLines(Progress):
         """Update the display with an event, such as the progress or the end of a training; thread-safe."""
         with self._lock:
             if kind == "job" and "policy_steps" in facts:
-                part = facts["policy_steps"] / facts["total_steps"]
+                part = facts["policy_steps"] / facts["total_steps"] if facts["total_steps"] else 0.0
                 self._running[facts["label"]] = (part, facts["return"])
                 self._first.setdefault(facts["label"], part)
                 if self._seen_since is None:

@@ -75,8 +75,9 @@ class Record:
 
     @property
     def budget(self) -> int:
-        """Planned policy steps, `algo.total_steps`."""
-        return int(self.config["algo.total_steps"])
+        """Planned policy steps, `algo.total_steps`; without a plan, the policy steps that were taken."""
+        planned = self.config["algo.total_steps"]
+        return self.policy_steps if planned == spell(None) else int(planned)
 
     @property
     def task(self) -> str:

@@ -143,7 +143,7 @@ def _stale(run: RunDirectory, config: RunConfig) -> str | None:
     stored = config_of(run)
     # The defaults of these keys depend on total_steps: another budget gives other steps and lengths of evaluations.
     by_budget = None in (config.evaluation.every, config.evaluation.max_episode_steps, config.checkpoint.every)
-    shorter = config.algo.total_steps < stored.algo.total_steps
+    shorter = config.algo.step_limit < stored.algo.step_limit
     for key in ("algo.total_steps", *DECIDING) if by_budget or shorter else DECIDING:
         old, new = plain(attrgetter(key)(stored)), plain(attrgetter(key)(config))
         if old != new:

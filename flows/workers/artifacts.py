@@ -44,7 +44,7 @@ def show_progress(run: RunDirectory) -> Iterator[None]:
         nonlocal shown, update
         if kind != "progress" or artifact is None or update.is_alive():
             return
-        share = facts["policy_steps"] / facts["total_steps"]
+        share = facts["policy_steps"] / facts["total_steps"] if facts["total_steps"] else 0.0
         if share >= 1 or time.monotonic() - shown >= PROGRESS_EVERY:
             percent = min(100.0, 100.0 * share)
             show = (_try, prefect.artifacts.update_progress_artifact, artifact, percent)

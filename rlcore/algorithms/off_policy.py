@@ -37,7 +37,7 @@ class ReplayConfig(AlgorithmConfig):
         `prefix` is the dotted path of this config group, such as "algo."; error messages start with it.
         """
         super().check(prefix)
-        if self.learning_starts >= self.total_steps:
+        if self.learning_starts >= self.step_limit:
             raise UserError(
                 f"{prefix}learning_starts={self.learning_starts}: nothing would be learned, because training ends "
                 f"before the first gradient step; must be below {prefix}total_steps ({self.total_steps})"

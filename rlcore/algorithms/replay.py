@@ -52,4 +52,4 @@ def make_replay(
         extras=extras,
         device=context.fabric.device if context.config.buffer.on_device else "cpu",
     )
-    return replay, TrainingSchedule(config.total_steps, config.collect_length, config.random_steps(width))
+    return replay, TrainingSchedule(config.step_limit, config.collect_length, config.random_steps(width))

@@ -210,6 +210,8 @@ def _pays(config: RunConfig, count: Callable[[], Arithmetic | None]) -> tuple[bo
     """
     if config.dry_run:
         return False, "compiling would not save a dry run any time"
+    if config.algo.total_steps is None:
+        return False, "the length of the run is unknown; algo.compile=true compiles it"
     if config.algo.total_steps * MANY * A_STEP < WORTHWHILE:
         return False, "the run is too short for compiling to save time"
     counted = count()

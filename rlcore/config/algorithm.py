@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rlcore.config.groups import RunConfig
     from rlcore.spec import EnvSpec
 
+UNLIMITED = 2**53  # policy steps; every smaller integer is exact in float64
 VECTORS = frozenset({"vector", "goal"})  # kinds of observation keys that are concatenated to one vector
 
 
@@ -29,9 +30,10 @@ class AlgorithmConfig:
     obeys_masks_with: ClassVar[str] = ""  # key=value with which the policy obeys masks; "" if none
 
     name: str = arg(REQUIRED, "name of the algorithm")
-    total_steps: int = arg(
+    total_steps: int | None = arg(
         REQUIRED,
-        "training budget in policy steps, summed over all environments; rounded down to whole iterations",
+        "training budget in policy steps, summed over all environments; rounded down to whole iterations; null = train "
+        "until a condition of the key stop holds",
         low=1,
     )
     run_test: bool = arg(True, "run a final evaluation of evaluation.final_episodes episodes")
@@ -131,12 +133,17 @@ class AlgorithmConfig:
         """Return the names of the `algo` keys whose values make learning depend on `total_steps`: e.g. `anneal_lr`."""
         return ()
 
+    @property
+    def step_limit(self) -> int:
+        """Return `total_steps`; if it is null, a number of policy steps that no training reaches."""
+        return UNLIMITED if self.total_steps is None else self.total_steps
+
     def iterations(self, width: int) -> int:
         """Return the number of iterations of the run: as many as fit into `total_steps`, at least 1.
 
         In one iteration, each of the `width` environments of all ranks collects T time steps, and an update follows.
         """
-        return max(1, self.total_steps // (self.collect_length * width))
+        return max(1, self.step_limit // (self.collect_length * width))
 
     def budget(self, width: int) -> int:
         """Return the number of policy steps of the run: `total_steps`, rounded down to a multiple of an iteration.

@@ -297,7 +297,12 @@ class BufferConfig:
 class CheckpointConfig:
     """Frequency and number of checkpoints. These keys do not affect learning."""
 
-    every: int | None = arg(None, "policy steps between checkpoints; null = algo.total_steps / 20, rounded down", low=1)
+    every: int | None = arg(
+        None,
+        "policy steps between checkpoints; null = algo.total_steps / 20, rounded down; without algo.total_steps: 10 "
+        "iterations, at least 50,000",
+        low=1,
+    )
     keep_last: int | None = arg(
         5, "number of scheduled checkpoints to keep, in addition to the newest and the best one; null = all", low=1
     )
@@ -397,7 +402,12 @@ class ModelManagerConfig:
 class EvaluationConfig:
     """Evaluations of the policy: how often, on how many episodes. These keys do not affect learning."""
 
-    every: int | None = arg(None, "policy steps between evaluations; null = algo.total_steps / 10, rounded down", low=1)
+    every: int | None = arg(
+        None,
+        "policy steps between evaluations; null = algo.total_steps / 10, rounded down; without algo.total_steps: 20 "
+        "iterations, at least 100,000",
+        low=1,
+    )
     episodes: int = arg(10, "number of greedy episodes of each evaluation during training", low=1, high=MANY_EPISODES)
     final_episodes: int = arg(
         100,
@@ -519,12 +529,18 @@ class RunConfig:
     @property
     def checkpoint_every(self) -> int:
         """Return the number of policy steps between checkpoints."""
-        return self.checkpoint.every or max(1, self.algo.total_steps // 20)
+        return self.checkpoint.every or self._default_interval(20)
 
     @property
     def evaluation_every(self) -> int:
         """Return the number of policy steps between evaluations during training."""
-        return self.evaluation.every or max(1, self.algo.total_steps // 10)
+        return self.evaluation.every or self._default_interval(10)
+
+    def _default_interval(self, count: int) -> int:
+        """Return the policy steps between `count` equal parts of training; without a budget, those of usual lengths."""
+        if self.algo.total_steps is not None:
+            return max(1, self.algo.total_steps // count)
+        return max(1_000_000, 200 * self.algo.collect_length * self.width) // count
 
     @property
     def baseline_episodes(self) -> int:

@@ -45,7 +45,7 @@ def episode_limit(config: RunConfig, card: dict[str, Any]) -> int | None:
     own: int | None = card["max_episode_steps"]
     limit = config.evaluation.max_episode_steps
     if limit is None:
-        limit = max(ENDLESS if own is None else ORDINARY, config.algo.total_steps // SHARE)
+        limit = max(ENDLESS if own is None else ORDINARY, (config.algo.total_steps or 0) // SHARE)
     return limit if own is None or limit < own else None
 
 

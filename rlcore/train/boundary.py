@@ -61,7 +61,7 @@ def boundary_at(config: RunConfig, previous: int, policy_steps: int, reason: str
     Returns:
         The boundary.
     """
-    after = max(policy_steps, config.algo.total_steps) if reason == FINISHED else policy_steps
+    after = max(policy_steps, config.algo.step_limit) if reason == FINISHED else policy_steps
 
     def passes(every: int) -> bool:
         return after // every > previous // every

@@ -30,6 +30,7 @@ PROCESS, WORKER, ENVIRONMENT, THREAD = 240 << 20, 20 << 20, 6 << 10, 100 << 10
 # the process that writes to MLflow 170 MB. They are reported, but not compared with the free memory, because most of
 # them exist before a run is checked.
 COMMAND = 560_000_000
+UNKNOWN_COUNT = 20  # checkpoints of a run without algo.total_steps that keeps all of them
 STATE = 256  # bytes of an environment's state in a checkpoint
 BEYOND = 1 << 80  # bytes; used if a size has more than 63 bits
 PER_CORE = 4  # maximum number of ranks per core; a rank computes all the time
@@ -266,5 +267,7 @@ def _count_kept(config: RunConfig) -> int:
     """
     every, keep = config.checkpoint_every, config.checkpoint.keep_last
     extra = 2 + (config.evaluation_every % every != 0)
+    if config.algo.total_steps is None:
+        return (keep or UNKNOWN_COUNT) + extra
     written = math.ceil(config.algo.total_steps / min(every, config.evaluation_every)) + 1
     return written if keep is None else min(written, keep + extra)

@@ -238,7 +238,7 @@ def _numbers(config: RunConfig) -> Iterator[_Number]:
         if argument.key == "fabric.devices" and str(value).isdecimal():
             value = int(value)
         if argument.key == "checkpoint.keep_last" and value is None:
-            value = config.algo.total_steps // config.checkpoint_every
+            value = (config.algo.total_steps or 0) // config.checkpoint_every
         if argument.key == MEMORY and value is None:
             value = config.algo.count_remembered(config)
         if type(value) is int and argument.key not in NOT_A_SIZE:

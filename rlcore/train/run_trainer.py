@@ -234,7 +234,7 @@ class RunTrainer:
             if self.config.metric.log_level:
                 retry(lambda: self.events.append("metrics", **self._moment(), values=point, **self._clock()))
                 self._logged["metrics"] += 1
-        steps = {"policy_steps": self.policy_steps, "total_steps": self.training.budget}
+        steps = {"policy_steps": self.policy_steps, "total_steps": self.training.end}
         learned = {"updates": self.learner.updates, "return": self._return}
         on_progress({**steps, **learned, "elapsed": self.stopwatch.wall})
 
@@ -244,7 +244,8 @@ class RunTrainer:
         The duration of a gradient step is measured in the second iteration with gradient steps, because the first one
         may include compilation.
         """
-        planned = None if self._pace_logged or not updates else self.training.buffer.count_batches(self.training.budget)
+        known = updates and not self._pace_logged and self.training.end is not None
+        planned = self.training.buffer.count_batches(self.training.budget) if known else None
         if planned is None or self._slow_first:
             self._slow_first = self._slow_first and not updates
             return

@@ -148,7 +148,7 @@ class TrainerServer:
         from rlcore.train.run_trainer import RunTrainer
 
         self.trainer = RunTrainer(self.run)
-        self.send("ready", policy_steps=self.trainer.policy_steps, total_steps=self.trainer.training.budget)
+        self.send("ready", policy_steps=self.trainer.policy_steps, total_steps=self.trainer.training.end)
         while True:
             request = self.commands.get()
             command = request["command"]

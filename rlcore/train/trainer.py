@@ -203,6 +203,11 @@ class Trainer:
         return budget(self.config)
 
     @property
+    def end(self) -> int | None:
+        """Number of policy steps of the whole training; None if it ends only with a stop condition."""
+        return None if self.config.algo.total_steps is None else self.budget
+
+    @property
     def env_steps(self) -> int:
         """Number of actions taken so far by all ranks."""
         return self.collector.env_steps

@@ -102,6 +102,13 @@ class OnPolicyConfig(AlgorithmConfig):
                 f"{prefix}schedule_kind={self.schedule_kind}: has no effect without a schedule; set {keys}, or remove "
                 f"{prefix}schedule_kind"
             )
+        for key in self.annealing_keys:
+            if self.total_steps is None:
+                raise UserError(
+                    f"{prefix}{key}=true: needs {prefix}total_steps, because the value reaches 0 there; set "
+                    f"{prefix}total_steps, or set {prefix}{key}=false and "
+                    f"{prefix}{key.removeprefix('anneal_')}_schedule=[[0, VALUE], [POLICY_STEPS, VALUE]]"
+                )
         for name in self.schedulable():
             points = getattr(self, f"{name}_schedule")
             if points is None:
@@ -129,7 +136,7 @@ class OnPolicyConfig(AlgorithmConfig):
             return f"values of {name} must not be below {low:g}"
         if high is not None and max(values) > high:
             return f"values of {name} must not be above {high:g}"
-        steps = [0, self.total_steps, *(step for step, _ in points if step < self.total_steps)]
+        steps = [0, self.step_limit, *(step for step, _ in points if step < self.step_limit)]
         if above is not None and all(piecewise(points, int(step), self.schedule_kind) <= above for step in steps):
             return (
                 f"{name} is {above:g} during the whole training ({prefix}total_steps={self.total_steps}), so nothing "
@@ -214,4 +221,4 @@ class OnPolicyConfig(AlgorithmConfig):
         if points is not None:
             return piecewise(points, policy_steps, self.schedule_kind)
         initial: float = self.optimizer.lr if name == "lr" else getattr(self, name)
-        return anneal(initial, policy_steps, self.total_steps) if getattr(self, f"anneal_{name}") else initial
+        return anneal(initial, policy_steps, self.step_limit) if getattr(self, f"anneal_{name}") else initial

@@ -99,6 +99,14 @@ def test_progress_shows_duration_at_end() -> None:
     assert "100%" in out.screen()[0]
 
 
+def test_progress_without_budget_shows_steps_and_elapsed_time() -> None:
+    terminal, clock = Terminal(), Clock()
+    progress = Progress(None, terminal, clock)
+    progress.update(12_345, 3.5, 100.0, 75.0, updates=10)
+    (line,) = terminal.screen()
+    assert re.sub(r" *─+ *", "  ", line) == "train  12,345 steps  return 3.50  100 steps/s  1:15"
+
+
 def test_progress_line_fits_terminal_width(monkeypatch: pytest.MonkeyPatch) -> None:
     for columns in range(2, 130):
         monkeypatch.setenv("COLUMNS", str(columns))

@@ -250,6 +250,19 @@ def test_compose_refuses_wrong_config_files(overrides, parts):
         assert part in sentence
 
 
+def test_compose_refuses_annealing_without_budget():
+    stop = "stop=[{upper_bound:{metric:updates,value:10}}]"
+    sentence = error_message(["exp=ppo", "algo.total_steps=null", "algo.anneal_lr=true", stop])
+    assert sentence.startswith("algo.anneal_lr=true: needs algo.total_steps")
+    assert "algo.lr_schedule=[[0, VALUE], [POLICY_STEPS, VALUE]]" in sentence
+    endless = error_message(["exp=ppo", "algo.total_steps=null", "algo.anneal_lr=false"])
+    assert endless.startswith("algo.total_steps=null: training would never end") and "stop=[{upper_bound" in endless
+    config = compose(["exp=ppo", "algo.total_steps=null", "algo.anneal_lr=false", stop])[0]
+    assert (config.checkpoint_every, config.evaluation_every) == (50_000, 100_000)
+    wide = compose(["exp=ppo", "algo.total_steps=null", "algo.anneal_lr=false", stop, "env.num_envs=8192"])[0]
+    assert wide.evaluation_every == 20 * 8192 * wide.algo.rollout_steps
+
+
 def test_compose_reports_all_mistakes_by_importance():
     """An unsupported environment comes first, and each cause is reported once."""
     with pytest.raises(UserError) as caught:

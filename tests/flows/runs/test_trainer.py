@@ -106,7 +106,7 @@ def test_sigterm_saves_checkpoint_after_iteration(tmp_path: Path) -> None:
     "rule",
     [
         {"early_stop__patience": 2},
-        {"stop": [{"plateau": {"metric": "Rewards/rew_avg", "patience": 4, "rtol": 0.5}}]},
+        {"stop": [{"plateau": {"metric": "Rewards/rew_avg", "patience": 4, "rtol": 0.5}}], "total_steps": None},
     ],
     ids=["evaluations", "training"],
 )

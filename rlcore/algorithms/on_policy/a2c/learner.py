@@ -168,4 +168,4 @@ def build(context: Context[Config]) -> tuple[Learner, Rollout, TrainingSchedule]
 
     The initial weights are random; they depend only on the seed of the run (`seed`).
     """
-    return Learner(context), Rollout(), TrainingSchedule(context.algo.total_steps, context.algo.rollout_steps)
+    return Learner(context), Rollout(), TrainingSchedule(context.algo.step_limit, context.algo.rollout_steps)
