@@ -19,15 +19,28 @@ class Window:
     """Time steps of an observation key that an agent sees at once, for example a frame stack.
 
     These are the newest time step and every `dilation`-th one before it, `frames` in total.
+
+    Attributes:
+        frames: number of time steps.
+        dilation: distance between two of them.
+        padded: what the agent sees in place of time steps before the start of the episode. False: the first observation
+            of the episode. True: zeros, and a mask with the key `valid_key(key)`, [frames] bool, which is True for time
+            steps of the episode.
     """
 
     frames: int
     dilation: int = 1
+    padded: bool = False
 
     @property
     def reach(self) -> int:
         """Distance from the newest to the oldest of these time steps, which is the number of past rows to store."""
         return (self.frames - 1) * self.dilation
+
+
+def valid_key(key: str) -> str:
+    """Return the key of the mask of a padded window over the observation key `key`."""
+    return f"{key}_valid"
 
 
 @dataclass(frozen=True)
@@ -298,7 +311,7 @@ def _takes(chosen: Any, choices: Sequence[int]) -> Any:
 
 
 def _array(data: Mapping[str, Any]) -> ArraySpec:
-    window: Mapping[str, int] | None = data["window"]
+    window: Mapping[str, Any] | None = data["window"]
     binds: Mapping[str, Any] | None = data["binds"]
     bounds: Sequence[float | None] | None = data["bounds"]
     parts = (data["dtype"], data["n"], data["start"], data["kind"])

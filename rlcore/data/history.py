@@ -7,8 +7,9 @@ oldest to n-1 for the newest, is that of
 
     row  t - min((n-1-j) · dilation, age[t])        age: rows since the first row of the episode
 
-Frames never come from an earlier episode: the first row of the episode is repeated instead. Actions before the start of
-the episode are zeros.
+Frames never come from an earlier episode: the first row of the episode is repeated instead. If the window is padded,
+they are zeros, and a mask [n] with the key `valid_key(key)` is True for the frames of the episode. Actions before the
+start of the episode are zeros.
 
 Rollouts and replay buffers store each row only once. For training, `Trajectory.past` has the rows before a batch. For
 acting (data collection, evaluation, videos and served policies), `HistoryWrapper` wraps the agent and keeps the past
@@ -26,7 +27,7 @@ from torch import Tensor, nn
 
 from rlcore.functional.noise import Noise
 from rlcore.protocols import Agent
-from rlcore.spec import ACTION, EnvSpec, Window
+from rlcore.spec import ACTION, EnvSpec, Window, valid_key
 from rlcore.types import Batch, Carry
 
 History = Mapping[str, Window]
@@ -36,6 +37,49 @@ Columns = dict[str, Tensor]  # obs/<key>, action and is_first, [rows, B, ...]
 def rows_before(history: History) -> int:
     """Return how many past rows, before the newest one, the windows of an observation history need."""
     return max((window.reach + (key == ACTION) for key, window in history.items()), default=0)
+
+
+class Frames(NamedTuple):
+    """Frames that the agent sees at some time steps, as positions in rows that are flattened to [L·B, ...].
+
+    Attributes:
+        newest: [*M] int64, position of the newest frame.
+        age: [*M] int64, number of rows since the first row of the episode, or since row 0.
+        width: B, the distance between the positions of consecutive rows.
+        window: number of frames, and their distance in rows.
+    """
+
+    newest: Tensor
+    age: Tensor
+    width: int
+    window: Window
+
+    def at(self, index: Tensor) -> Frames:
+        """Select time steps by their indices [*M]."""
+        return self._replace(newest=_take(self.newest, index), age=_take(self.age, index))
+
+    @property
+    def back(self) -> Tensor:
+        """Distances of the frames from the newest one in rows, oldest frame first, [frames]."""
+        return torch.arange(self.window.frames - 1, -1, -1, device=self.age.device) * self.window.dilation
+
+    @property
+    def valid(self) -> Tensor:
+        """Mask of the frames that belong to the episode, [*M, frames] bool."""
+        return self.back <= self.age.unsqueeze(-1)
+
+    def take(self, rows: Tensor) -> Tensor:
+        """Return the frames [*M, frames, ...] from the flattened rows [L·B, ...]."""
+        back = torch.minimum(self.back, self.age.unsqueeze(-1))
+        frames = _take(rows, self.newest.unsqueeze(-1) - back * self.width)
+        if not self.window.padded:
+            return frames
+        return frames * self.valid.view(*back.shape, *[1] * (rows.ndim - 1)).to(rows.dtype)
+
+    def show(self, key: str, rows: Tensor) -> dict[str, Tensor]:
+        """Return what the agent sees of a key: key -> frames, and the mask if the window is padded."""
+        seen = {key: self.take(rows)}
+        return seen | {valid_key(key): self.valid} if self.window.padded else seen
 
 
 def gather(rows: Tensor, is_first: Tensor, window: Window, count: int) -> Tensor:
@@ -49,25 +93,20 @@ def gather(rows: Tensor, is_first: Tensor, window: Window, count: int) -> Tensor
 
     Returns:
         [T, B, frames, ...], the newest frame last. Frames from before the start of the episode, or from before row 0,
-        are replaced by the first row of the episode or by row 0.
+        are replaced by the first row of the episode or by row 0; by zeros if the window is padded.
     """
-    return _take(rows.flatten(0, 1), _places(is_first, window, count))
+    return _frames(is_first, window, count).take(rows.flatten(0, 1))
 
 
-def _places(is_first: Tensor, window: Window, count: int) -> Tensor:
-    """Return, for the last `count` of L rows, the indices of their frames in the rows flattened to [L·B, ...].
-
-    The result is [count, B, frames] int64.
-    """
+def _frames(is_first: Tensor, window: Window, count: int) -> Frames:
+    """Return the frames at the last `count` of L rows; `is_first` is [L, B], the result has tensors [count, B]."""
     length, width = is_first.shape
     index = torch.arange(length, device=is_first.device).unsqueeze(-1)
     opened = torch.where(is_first, index, 0)
     # Acting needs only one row. In this case `amax` gives the same result, and every compiler backend supports it.
     start = opened.cummax(0).values[length - count :] if count > 1 else opened.amax(0, keepdim=True)
     newest = index[length - count :]
-    back = torch.arange(window.frames - 1, -1, -1, device=is_first.device) * window.dilation
-    rows = newest.unsqueeze(-1) - torch.minimum(back, (newest - start).unsqueeze(-1))
-    return rows * width + torch.arange(width, device=is_first.device).unsqueeze(-1)
+    return Frames(newest * width + torch.arange(width, device=is_first.device), newest - start, width, window)
 
 
 def _last(rows: Tensor, count: int) -> Tensor:
@@ -93,11 +132,12 @@ class SamplesWithHistory(NamedTuple):
         rows: key -> [S, ...], observations as returned by the environment. If the agent sees only the latest
             observation of a key, S = N: one row for each sample. If it sees a window of frames, S > N: the rows also
             include past observations.
-        places: for each key with a window: [N, frames] int64, the indices of each sample's frames in `rows[key]`.
+        frames: for each key with a window: the positions of the samples [N] in `rows[key]`. The frames are gathered
+            for a minibatch, so that memory does not grow with the length of a window.
     """
 
     rows: dict[str, Tensor]
-    places: dict[str, Tensor]
+    frames: dict[str, Frames]
 
     def at(self, index: Tensor) -> dict[str, Tensor]:
         """Select samples and return their observations as the agent sees them.
@@ -105,8 +145,10 @@ class SamplesWithHistory(NamedTuple):
         `index` [*M] int64 are indices of samples in [0, N). The result is key -> [*M, ...], or [*M, frames, ...] for a
         key with a window.
         """
-        rows, places = self
-        return {key: _take(row, _take(places[key], index) if key in places else index) for key, row in rows.items()}
+        seen: dict[str, Tensor] = {}
+        for key, rows in self.rows.items():
+            seen |= self.frames[key].at(index).show(key, rows) if key in self.frames else {key: _take(rows, index)}
+        return seen
 
 
 def _take(rows: Tensor, places: Tensor) -> Tensor:
@@ -116,8 +158,7 @@ def _take(rows: Tensor, places: Tensor) -> Tensor:
 def gather_history(batch: Batch, history: History, keys: Iterable[str]) -> tuple[SamplesWithHistory, dict[str, Tensor]]:
     """Return the T·B rows of a batch as N = T·B samples with their observation history.
 
-    The frames of a sample are stored as indices, so that each row is stored only once, although it is a frame of
-    several samples. Keys without a window are not copied.
+    Each row is stored only once, although it is a frame of several samples. Keys without a window are not copied.
 
     Args:
         batch: batch [T, B] with observations as returned by the environment; `batch.steps.past` has the rows before it.
@@ -129,14 +170,15 @@ def gather_history(batch: Batch, history: History, keys: Iterable[str]) -> tuple
         one has the observations of the time step after the batch, as the agent sees them: key -> [B, ...], or [B,
         frames, ...] for a key with a window.
     """
-    rows, places = {key: batch.steps.obs[key].flatten(0, 1) for key in keys}, dict[str, Tensor]()
+    rows, frames = {key: batch.steps.obs[key].flatten(0, 1) for key in keys}, dict[str, Frames]()
     last, new = dict(batch.last.obs), _newest(batch, history) if history else {}
     for key, window in history.items():
         column, opens = _column(key, window, batch.steps.past, new)
-        flat, where = column.flatten(0, 1), _places(opens, window, len(new["is_first"]))
-        rows[key], places[key] = flat, where[:-1].flatten(0, 1)
-        last[key] = _take(flat, where[-1])
-    return SamplesWithHistory(rows, places), last
+        flat, found = column.flatten(0, 1), _frames(opens, window, len(new["is_first"]))
+        rows[key] = flat
+        frames[key] = found._replace(newest=found.newest[:-1].flatten(), age=found.age[:-1].flatten())
+        last |= found._replace(newest=found.newest[-1], age=found.age[-1]).show(key, flat)
+    return SamplesWithHistory(rows, frames), last
 
 
 def add_history(batch: Batch, history: History) -> Batch:
@@ -149,8 +191,9 @@ def add_history(batch: Batch, history: History) -> Batch:
         return batch
     new, obs, arrived = _newest(batch, history), dict(batch.steps.obs), dict(batch.last.obs)
     for key, window in history.items():
-        frames = gather(*_column(key, window, batch.steps.past, new), window, len(new["is_first"]))
-        obs[key], arrived[key] = frames[:-1], frames[-1]
+        column, opens = _column(key, window, batch.steps.past, new)
+        for name, part in _frames(opens, window, len(new["is_first"])).show(key, column.flatten(0, 1)).items():
+            obs[name], arrived[name] = part[:-1], part[-1]
     return replace(batch, steps=replace(batch.steps, obs=obs), last=replace(batch.last, obs=arrived))
 
 
@@ -200,7 +243,9 @@ class HistoryWrapper(nn.Module):
         past, new = past_of(carry), self._new(obs, is_first)
         seen = dict(obs)
         for key, window in self.history.items():
-            seen[key] = gather(*_column(key, window, past, new), window, 1)[0]
+            column, opens = _column(key, window, past, new)
+            shown = _frames(opens, window, 1).show(key, column.flatten(0, 1))
+            seen |= {name: part[0] for name, part in shown.items()}
         own, action, extras = self.agent.act(carry["agent"], seen, is_first, rng, greedy)
         return {"agent": own, "past": _move_on(past, new | {"action": action.unsqueeze(0)})}, action, extras
 

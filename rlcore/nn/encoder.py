@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from rlcore.functional.stats import RunningMoments, Sum
 from rlcore.nn.mlp import MLP, initialise, linear
 from rlcore.nn.network_keys import NATURE_LAYERS, EncoderConfig
-from rlcore.spec import ACTION, ActionSpec, ArraySpec, EnvSpec, Window
+from rlcore.spec import ACTION, ActionSpec, ArraySpec, EnvSpec, Window, valid_key
 from rlcore.types import Ranks
 
 
@@ -165,7 +165,8 @@ class MultiEncoder(nn.Module):
         history = spec.windows((*vectors, *images)) if history is None else history
         frames = [(spec.obs[key].size, history[key].frames if key in history else 1) for key in vectors]
         self.reads_actions = ACTION in history
-        self.size = sum(size * count for size, count in frames)
+        self.padded = {key: spec.obs[key].size for key in vectors if key in history and history[key].padded}
+        self.size = sum(size * count for size, count in frames) + sum(history[key].frames for key in self.padded)
         self.size += spec.action.flat_size * history[ACTION].frames if self.reads_actions else 0
         row = sum(size for size, _ in frames)
         self.normalizer = Normalizer(row, clip, frames) if vectors and clip is not None else None
@@ -180,7 +181,8 @@ class MultiEncoder(nn.Module):
         """Encode observations to features.
 
         Args:
-            obs: key -> [*lead dims, *shape], or [*lead dims, frames, *shape] for keys with a frame stack.
+            obs: key -> [*lead dims, *shape], or [*lead dims, frames, *shape] for keys with a window. The masks of
+                padded windows are part of the MLP's input.
             lead: number of leading (batch) dimensions.
 
         Returns:
@@ -198,10 +200,20 @@ class MultiEncoder(nn.Module):
         parts: list[Tensor] = []
         if self.vectors:
             flat = flatten(obs, self.spec, self.vectors, lead)
-            parts.append(flat if self.normalizer is None else self.normalizer(flat))
+            parts.append(flat if self.normalizer is None else self._normalize(flat, obs, lead))
+        parts += [obs[valid_key(key)].float() for key in self.padded]
         if self.reads_actions:
             parts.append(flatten_actions(obs[ACTION], self.spec.action, lead))
         return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
+
+    def _normalize(self, flat: Tensor, obs: Mapping[str, Tensor], lead: int) -> Tensor:
+        """Normalize vectors [*lead dims, F]; frames of padded windows that are not valid stay zero."""
+        assert self.normalizer is not None
+        if not self.padded:
+            return self.normalizer(flat)
+        kept = {k: obs[valid_key(k)].repeat_interleave(size, -1) for k, size in self.padded.items()}
+        parts = [kept.get(k, torch.ones_like(_flat(obs[k], self.spec.obs[k], lead))).float() for k in self.vectors]
+        return self.normalizer(flat) * torch.cat(parts, -1)
 
     def observe(self, obs: Mapping[str, Tensor], ranks: Ranks, lead: int = 2) -> None:
         """Include vector observations of all ranks in the running statistics for normalization.

@@ -35,7 +35,8 @@ class ActorCritic(nn.Module):
         distribution: config key `distribution.type`, the policy distribution: auto, discrete, normal or tanh_normal.
         rng: CPU generator for the initialization.
         history: observation key -> window (number and spacing of the past frames that the agent receives). It extends
-            the windows that `spec` defines. The key `rlcore.spec.ACTION` stands for the agent's past actions.
+            the windows that `spec` and `algo.windows` define. The key `rlcore.spec.ACTION` stands for the agent's past
+            actions.
 
     Attributes:
         recurrent: True if the agent has a recurrent state, so that `algo.model` must be a recurrent network.
@@ -55,7 +56,7 @@ class ActorCritic(nn.Module):
         vectors, images = config.mlp_keys.encoder, config.cnn_keys.encoder
         self.spec, self.masks = spec, spec.mask_keys if config.action_masks else ()
         self.keys = (*vectors, *images, *self.masks)
-        self.history = spec.windows(self.keys) | dict(history or {})
+        self.history = spec.windows(self.keys) | config.history | dict(history or {})
         clip = config.obs_clip if config.normalize_obs else None
         self.model = None
         if config.model is not None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from rlcore.config.algorithm import VECTORS, AlgorithmConfig
 from rlcore.config.schema import Needs, arg
+from rlcore.config.windows import check_windows, read_windows
 from rlcore.errors import UserError
 from rlcore.functional.schedules import Points, anneal, check_points, piecewise
 from rlcore.nn.network_keys import (
@@ -24,7 +25,7 @@ from rlcore.optim.optimizer_keys import OptimizerConfig
 
 if TYPE_CHECKING:
     from rlcore.config.groups import RunConfig
-    from rlcore.spec import EnvSpec
+    from rlcore.spec import EnvSpec, Window
 
 Schedule = tuple[tuple[float, float], ...] | None
 
@@ -81,6 +82,11 @@ class OnPolicyConfig(AlgorithmConfig):
         "arguments of your own network, for example algo.model_config.units=64",
         needs=Needs("model", lambda model: model is not None, "=package.module:Class"),
     )
+    windows: dict[str, Any] = arg(
+        {},
+        "past observations that the agent also receives: key -> {frames: n, dilation: 1, kind: rolling or padded}; "
+        "rolling = the first observation of an episode is repeated, padded = zeros and a mask",
+    )
     encoder: EncoderConfig = arg(EncoderConfig(), "encoder, shared by actor and critic")
     actor: ActorConfig = arg(ActorConfig(), "actor network after the encoder")
     critic: MLPConfig = arg(MLPConfig(), "critic network after the encoder")
@@ -95,6 +101,7 @@ class OnPolicyConfig(AlgorithmConfig):
         instance = hasattr(self.model, "state_dict")  # given by a program
         if self.model is not None and not instance and ":" not in str(self.model):
             raise UserError(f"{prefix}model={self.model}: must be a text package.module:Class, or null")
+        read_windows(self.windows, f"{prefix}windows")
         schedules = [f"{name}_schedule" for name in self.schedulable()]
         if self.schedule_kind != "linear" and not any(getattr(self, key) for key in schedules):
             keys = " or ".join(f"{prefix}{key}" for key in schedules)
@@ -168,6 +175,7 @@ class OnPolicyConfig(AlgorithmConfig):
         """
         smallest = SMALLEST if self.model is None else 1
         check_keys(spec, self.mlp_keys.encoder, self.cnn_keys.encoder, self.kinds, smallest)
+        check_windows(self.history, spec, (*self.mlp_keys.encoder, *self.cnn_keys.encoder), "algo.windows")
         if self.action_masks:
             check_masks(spec, "algo.action_masks")
 
@@ -175,6 +183,11 @@ class OnPolicyConfig(AlgorithmConfig):
     def obeys_masks(self) -> bool:
         """True if the policy chooses only actions that the environment's action masks allow."""
         return self.action_masks
+
+    @property
+    def history(self) -> dict[str, Window]:
+        """Return observation key -> window, for the keys of which the agent also receives past observations."""
+        return read_windows(self.windows, "algo.windows")
 
     @property
     def collect_length(self) -> int:

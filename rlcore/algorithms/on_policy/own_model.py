@@ -9,7 +9,8 @@ The class is called as `Net(obs_spec, action_spec, **model_config)`:
     feed-forward    forward(obs) -> features [N, F], value [N]
     recurrent       forward(obs, carry) -> features [N, F], value [N], carry;  initial(batch_size) -> carry
 
-`obs` is key -> [N, ...], or [N, frames, ...] for a key with a frame stack. A recurrent network processes one time step;
+`obs` is key -> [N, ...], or [N, frames, ...] for a key with a window (`ArraySpec.window`). The mask of a padded window
+has the key `rlcore.spec.valid_key(key)`, [N, frames] bool. A recurrent network processes one time step;
 the agent loops over time, and resets the carry (name -> [N, ...]) at the start of an episode.
 """
 
@@ -18,6 +19,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -29,7 +31,7 @@ from rlcore.compiled.scan import scan
 from rlcore.errors import UserError
 from rlcore.functional.tree import map_leaves
 from rlcore.nn.encoder import Normalizer
-from rlcore.spec import ACTION, ActionSpec, ArraySpec, EnvSpec, Window
+from rlcore.spec import ACTION, ActionSpec, ArraySpec, EnvSpec, Window, valid_key
 from rlcore.types import Ranks
 from rlcore.user_code import spell_error, user_code
 
@@ -65,7 +67,7 @@ class OwnModel(nn.Module):
         settings: the network and its arguments.
         spec: observation and action spaces of the environment.
         keys: observation keys that the network reads.
-        history: key -> window, for keys with a frame stack.
+        history: key -> window, for keys of which the network receives several time steps.
         rng: the initial weights depend only on its seed. PyTorch's global CPU generator has this seed while the network
             is created.
 
@@ -82,11 +84,12 @@ class OwnModel(nn.Module):
         rng: torch.Generator,
     ) -> None:
         super().__init__()
-        self.obs_spec = {key: spec.obs[key] for key in keys}
+        self.obs_spec = {key: replace(spec.obs[key], window=history.get(key)) for key in keys}
         self.place = f"{KEY}={settings.model if isinstance(settings.model, str) else type(settings.model).__name__}"
         self.recurrent = settings.recurrent
         if self.recurrent:
             self.obs_spec[ACTION] = ArraySpec((spec.action.flat_size,), "float32")
+        self.padded = [key for key in self.obs_spec if key in history and history[key].padded]
         self.normalizers = nn.ModuleDict()
         for key, part in self.obs_spec.items():
             if settings.clip is not None and part.kind in ("vector", "goal") and part.n is None and key != ACTION:
@@ -153,8 +156,10 @@ class OwnModel(nn.Module):
             if key in self.normalizers:
                 lead = x.shape[: x.ndim - len(part.shape)]
                 x = self.normalizers[key](x.reshape(*lead, -1).float()).reshape(x.shape)
+                if key in self.padded:
+                    x = x * obs[valid_key(key)].view(*obs[valid_key(key)].shape, *[1] * len(part.shape))
             inputs[key] = x.to(dtype) if x.is_floating_point() else x
-        return inputs
+        return inputs | {valid_key(key): obs[valid_key(key)] for key in self.padded}
 
     def _create(self, settings: Settings, action: ActionSpec, rng: torch.Generator) -> nn.Module:
         if isinstance(settings.model, nn.Module):
@@ -209,6 +214,7 @@ class OwnModel(nn.Module):
     def _check(self, history: Mapping[str, Window]) -> int:
         """Call the network with an example of two observations; return the number of features."""
         obs = {key: _example(part, history.get(key)) for key, part in self.obs_spec.items()}
+        obs |= {valid_key(key): torch.ones(2, history[key].frames, dtype=torch.bool) for key in self.padded}
         given, wanted = (self._inputs(obs),), "features [2, F] and value [2]"
         carry = {name: part.detach() for name, part in self.initial(2).items()}
         if self.recurrent:

@@ -30,11 +30,12 @@ SPEC = EnvSpec("Some-v0", {"x": ArraySpec((2,), "uint8")}, ActionSpec("Box", (1,
 def stack_by_queue(rows: np.ndarray, is_first: np.ndarray, window: Window) -> np.ndarray:
     """Stack rows [L, B, ...] to [L, B, frames, ...] one by one, as Gymnasium's wrappers do."""
     shown = np.zeros((*rows.shape[:2], window.frames, *rows.shape[2:]), rows.dtype)
+    before = np.zeros_like(rows[0, 0]) if window.padded else None  # what the agent sees before the start of the episode
     for b in range(rows.shape[1]):
         queue: deque[Any] = deque(maxlen=window.frames * window.dilation)
         for t in range(len(rows)):
             if is_first[t, b] or not queue:
-                queue.extend([rows[t, b]] * (window.frames * window.dilation))
+                queue.extend([rows[t, b] if before is None else before] * (window.frames * window.dilation))
             queue.append(rows[t, b])
             shown[t, b] = list(queue)[window.dilation - 1 :: window.dilation]
     return shown
@@ -58,7 +59,7 @@ def previous_actions(action: Tensor, is_first: Tensor) -> Tensor:
     return torch.where(is_first.unsqueeze(-1), 0.0, earlier)
 
 
-windows = st.builds(Window, st.integers(1, 5), st.integers(1, 4))
+windows = st.builds(Window, st.integers(1, 5), st.integers(1, 4), st.booleans())
 seeds = st.integers(0, 2**32 - 1)
 
 
@@ -114,6 +115,10 @@ def test_history_wrapper_and_gather_history_match_queues(
         "x": stack_by_queue(obs.numpy(), is_first.numpy(), window),
         ACTION: stack_by_queue(previous_actions(action, is_first).numpy(), is_first.numpy(), actions),
     }
+    for key, each in history.items():
+        if each.padded:  # a queue of ones has a zero where the window is padded
+            ones = stack_by_queue(np.ones_like(is_first.numpy()), is_first.numpy(), each)
+            expected[f"{key}_valid"] = ones
     recorder = RecordingAgent(history, action)
     agent = with_history(recorder, SPEC)
     assert isinstance(agent, HistoryWrapper)
@@ -122,7 +127,7 @@ def test_history_wrapper_and_gather_history_match_queues(
         if t == first:
             past = past_of(carry)
         carry = fit(form, agent.act(carry, {"x": obs[t]}, is_first[t], None, False)[0])
-        for key in history:
+        for key in expected:
             np.testing.assert_array_equal(recorder.seen[t][key].numpy(), expected[key][t])
     assert torch.equal(carry["agent"], torch.full((width,), float(length)))
 
@@ -164,7 +169,7 @@ def test_empty_history_wraps_and_copies_nothing() -> None:
     last = Trajectory({"x": obs[-1]}, action[-1], zeros[0], zeros[0].bool(), zeros[0].bool(), is_first[-1])
     batch = Batch(steps, last, 0)
     found, arrival = gather_history(batch, {}, ["x"])
-    assert found.rows["x"].data_ptr() == obs.data_ptr() and not found.places and arrival["x"] is last.obs["x"]
+    assert found.rows["x"].data_ptr() == obs.data_ptr() and not found.frames and arrival["x"] is last.obs["x"]
     assert add_history(batch, {}) is batch
 
 
