@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 from rlcore.algorithms import ALGORITHMS
 from rlcore.config.build import build
 from rlcore.config.groups import EnvConfig, RunConfig
-from rlcore.conformance.trainings import train_a_while
+from rlcore.conformance.trainings import fresh, train_a_while
 from rlcore.errors import UserError
 from rlcore.spec import ActionSpec, ArraySpec, EnvSpec, Window
 from tests.contract.checks import conformance_checks
@@ -60,6 +62,25 @@ def test_encoder_gets_frames_and_masks_of_padded_window() -> None:
 def test_windows_refuse_invalid_value(windows: Any, message: str) -> None:
     with pytest.raises(UserError, match=message):
         windowed("ppo", windows)
+
+
+class MaskedSum(nn.Module):
+    """Network whose value is the number of valid frames; its features are the sums over the frames."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, obs: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+        return self.scale * obs["state"].sum(1), self.scale * obs["state_valid"].sum(1)
+
+
+def test_own_network_gets_frames_and_mask_of_padded_window() -> None:
+    run = windowed("ppo")
+    agent = fresh(dataclasses.replace(run, algo=dataclasses.replace(run.algo, model=MaskedSum()))).learner.agent
+    valid = torch.tensor([[False, True, True]])
+    _, value = agent({"state": torch.ones(1, 3, 4) * valid.unsqueeze(-1), "state_valid": valid})
+    assert value.tolist() == [2.0] and agent.model.obs_spec["state"].window == Window(3, 2, padded=True)
 
 
 def test_windows_accept_nested_keys() -> None:

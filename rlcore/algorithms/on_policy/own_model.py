@@ -10,8 +10,8 @@ The class is called as `Net(obs_spec, action_spec, **model_config)`:
     recurrent       forward(obs, carry) -> features [N, F], value [N], carry;  initial(batch_size) -> carry
 
 `obs` is key -> [N, ...], or [N, frames, ...] for a key with a window (`ArraySpec.window`). The mask of a padded window
-has the key `rlcore.spec.valid_key(key)`, [N, frames] bool. A recurrent network processes one time step;
-the agent loops over time, and resets the carry (name -> [N, ...]) at the start of an episode.
+has the key `rlcore.spec.valid_key(key)`, [N, frames] bool. A recurrent network processes one time step; the agent loops
+over time, and resets the carry (name -> [N, ...]) at the start of an episode.
 """
 
 from __future__ import annotations
