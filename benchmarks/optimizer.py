@@ -114,13 +114,14 @@ def _ours(module: Any, x: Any, rule: str) -> Callable[[], object]:
     import torch
     from lightning_fabric import Fabric
 
+    from rlcore.config.algorithm import AlgorithmConfig
     from rlcore.config.groups import EnvConfig, RunConfig
     from rlcore.optim.optimizer import Optimizer
     from rlcore.optim.optimizer_keys import OptimizerConfig
     from rlcore.types import Context, SingleProcess
 
     spec: Any = None  # not used by an optimizer
-    run = RunConfig(algo=None, env=EnvConfig(id="none"))
+    run = RunConfig(algo=AlgorithmConfig(name="none", total_steps=1), env=EnvConfig(id="none"))
     context = Context(run, spec, Fabric(accelerator="cpu", devices=1), SingleProcess(), 1)
     samples = torch.tensor(float(len(x) * module[-1].out_features))
 

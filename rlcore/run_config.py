@@ -10,6 +10,7 @@ from typing import Any
 from rlcore import plugins
 from rlcore.algorithms import ALGORITHMS, Algorithm, refuse_unknown
 from rlcore.compiled import when_to_compile
+from rlcore.config.algorithm import AlgorithmConfig
 from rlcore.config.build import build
 from rlcore.config.groups import REDUCTIONS, RunConfig
 from rlcore.config.stop import (
@@ -45,26 +46,26 @@ def build_config(values: Mapping[str, Any]) -> RunConfig:
         raise UserError(f"no algorithm chosen: select a preset, such as exp=ppo; algorithms: {', '.join(ALGORITHMS)}")
     refuse_unknown(spell(name))
     module, mistakes = ALGORITHMS[name], Mistakes()
-    config: Any = None
-    keys: Any = None
+    config: RunConfig | None = None
+    keys = AlgorithmConfig(name=name, total_steps=1)  # used only if the group `algo` has errors, which are then raised
     own = {field.name for field in dataclasses.fields(RunConfig)}
     astray = [key for key in values if key not in own and key in _names(module)]
     for key in astray:  # configuration files of early SheepRL versions have these keys at the top level
         mistakes.note(UserError(f"{key}={spell(values[key])}: this key belongs to the algorithm; use algo.{key}"))
-    with mistakes.catch():
-        values = translate_early_stop(values)
-    with mistakes.catch():
-        others = {key: value for key, value in values.items() if key not in (*astray, OLD_KEY)}
-        config = build(RunConfig, others | {"algo": None})
-        config = dataclasses.replace(config, stop=read_conditions(config.stop))
     owned = _find_foreign(name, algo)
     for key, owners in owned.items():
         others = ", ".join(owners)
         mistakes.note(UserError(f"algo.{key}={spell(algo[key])}: {name} has no such key; it is a key of {others}"))
     with mistakes.catch():
         keys = build(module.Config, {key: value for key, value in algo.items() if key not in owned}, "algo.")
+    with mistakes.catch():
+        values = translate_early_stop(values)
+    with mistakes.catch():
+        rest = {key: value for key, value in values.items() if key not in (*astray, OLD_KEY)}
+        config = build(RunConfig, rest | {"algo": keys})
+        config = dataclasses.replace(config, stop=read_conditions(config.stop))
     mistakes.raise_collected()
-    config = dataclasses.replace(config, algo=keys)
+    assert config is not None
     cross_check(config)
     return config
 

@@ -20,11 +20,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, overload
 
 import numpy as np
 
 from rlcore import streams
+from rlcore.config.groups import Algo_co
 from rlcore.spec import EnvSpec
 
 if TYPE_CHECKING:  # environment workers import this file, and importing torch there costs time and memory
@@ -32,7 +33,6 @@ if TYPE_CHECKING:  # environment workers import this file, and importing torch t
     from torch import Tensor
 
     from rlcore.compiler import Compiler
-    from rlcore.config.algorithm import AlgorithmConfig
     from rlcore.config.groups import RunConfig
 
 
@@ -46,9 +46,6 @@ State = dict[str, Any]  # content of a checkpoint: nested dicts of tensors, arra
 
 
 Rows = Any  # np.ndarray, or a Tensor if the environments compute on a device
-
-
-Algo_co = TypeVar("Algo_co", bound="AlgorithmConfig", covariant=True)  # config class of an algorithm
 
 
 @dataclass
@@ -271,7 +268,7 @@ class Context(Generic[Algo_co]):
         compiler: settings for compiling acting and gradient steps; None: they are not compiled.
     """
 
-    config: RunConfig
+    config: RunConfig[Algo_co]
     spec: EnvSpec
     fabric: Fabric
     ranks: Ranks

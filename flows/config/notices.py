@@ -10,6 +10,7 @@ import yaml
 from flows.config.overrides import IGNORED_HYDRA_KEYS
 from flows.config.sheeprl_names import NAMES
 from flows.config.yaml_files import config_folders
+from rlcore.algorithms.off_policy import ReplayConfig
 from rlcore.config.groups import RunConfig
 from rlcore.config.schema import arguments
 from rlcore.config.stop import OLD_KEY
@@ -107,12 +108,14 @@ def _steps_of_each_training(config: RunConfig) -> Iterator[str]:
 
     Config files of SheepRL from 2023 contain `train_every` and assume one gradient step.
     """
-    every = getattr(config.algo, "train_every", None)
-    if every is None or (steps := config.algo.replay_ratio * every / config.fabric.ranks) == 1:
+    algo = config.algo
+    if not isinstance(algo, ReplayConfig) or (every := algo.train_every) is None:
+        return
+    if (steps := algo.replay_ratio * every / config.fabric.ranks) == 1:
         return
     yield (
         f"algo.train_every={every}: {steps:g} gradient steps of each rank after every {every} policy steps, because of "
-        f"algo.replay_ratio={config.algo.replay_ratio:g}; for one gradient step, as in SheepRL's files of 2023, set "
+        f"algo.replay_ratio={algo.replay_ratio:g}; for one gradient step, as in SheepRL's files of 2023, set "
         f"algo.replay_ratio={config.fabric.ranks / every:g}"
     )
 

@@ -11,7 +11,7 @@ import math
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from rlcore.config.schema import REQUIRED, Argument, arguments, default_of, metadata, type_name, types_of
 from rlcore.config.values import first_leaf, nearest, spell
@@ -100,7 +100,7 @@ def convert(value: Any, annotation: Any, key: str) -> Any:
     Raises:
         UserError: the value does not have this type.
     """
-    if annotation is Any:
+    if annotation is Any or isinstance(annotation, TypeVar):  # a TypeVar: the group `algo`, which is built already
         _refuse_control_characters(value, key, printable)
         return value
     origin = typing.get_origin(annotation)

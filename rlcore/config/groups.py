@@ -6,11 +6,19 @@ import dataclasses
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic
+
+from typing_extensions import TypeVar
 
 from rlcore.config.schema import REQUIRED, Needs, arg
 from rlcore.config.values import plain, spell
 from rlcore.errors import UserError
+
+if TYPE_CHECKING:
+    from rlcore.config.algorithm import AlgorithmConfig
+
+# Config class of an algorithm. `RunConfig` alone means a config whose algorithm is known only when the program runs.
+Algo_co = TypeVar("Algo_co", bound="AlgorithmConfig", default="AlgorithmConfig", covariant=True)
 
 # Reductions of the values in a logging window, by name.
 REDUCTIONS: dict[str, Callable[[Sequence[Any]], Any]] = {
@@ -445,13 +453,14 @@ class EvaluationConfig:
 
 
 @dataclass(frozen=True)
-class RunConfig:
+class RunConfig(Generic[Algo_co]):
     """Complete config of a run, with one field per group of keys.
 
     The class of `algo` depends on the algorithm: it is the class `Config` in the module of the algorithm `algo.name`.
+    `RunConfig[Config]` is the config of a run of that algorithm.
     """
 
-    algo: Any = arg(REQUIRED, "algorithm; choose a preset, for example exp=ppo")
+    algo: Algo_co = arg(REQUIRED, "algorithm; choose a preset, for example exp=ppo")
     env: EnvConfig = arg(REQUIRED, "environment")
     fabric: FabricConfig = arg(FabricConfig(), "devices and precision")
     buffer: BufferConfig = arg(BufferConfig(), "rollout or replay buffer")
@@ -518,8 +527,7 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         """Replace `env.vector_key` and `env.image_key`, if null, by keys that the algorithm's encoders read."""
-        if self.algo is not None:  # `algo` is None while the config is built
-            object.__setattr__(self, "env", _name_added_keys(self.env, self.algo))
+        object.__setattr__(self, "env", _name_added_keys(self.env, self.algo))
 
     @property
     def width(self) -> int:
@@ -555,7 +563,7 @@ class RunConfig:
         """
         return self._limit_episodes(self.evaluation.final_episodes)
 
-    def with_absolute_paths(self) -> RunConfig:
+    def with_absolute_paths(self) -> RunConfig[Algo_co]:
         """Return a copy of the config in which relative paths are replaced by absolute ones.
 
         Absolute paths remain valid if code of an environment changes the working directory.
@@ -584,7 +592,7 @@ def _absolute(path: Any) -> Any:
     return path if not path or path.startswith(("minari:", "models:")) else os.path.abspath(path)
 
 
-def _name_added_keys(env: EnvConfig, algo: Any) -> EnvConfig:
+def _name_added_keys(env: EnvConfig, algo: AlgorithmConfig) -> EnvConfig:
     """Return `env` with `vector_key` and `image_key`, if they are null, set to keys that the encoders of `algo` read.
 
     `vector_key` becomes `state` if `algo.mlp_keys.encoder` contains it or is empty, else the first key in it.

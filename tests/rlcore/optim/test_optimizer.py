@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from rlcore.compiled import machine_code
 from rlcore.compiled.scan import scan
 from rlcore.config.build import build
+from rlcore.config.algorithm import AlgorithmConfig
 from rlcore.config.groups import EnvConfig, RunConfig
 from rlcore.errors import UserError
 from rlcore.functional.distributions import Normal
@@ -39,7 +40,7 @@ PLAIN = OptimizerConfig(name="sgd", lr=0.1, betas=None, eps=None)
 
 def context(given_fabric: Fabric | None = None, compiled: bool = False, ranks: Any = None) -> Context:
     given_fabric = given_fabric or fabric()
-    run = RunConfig(algo=None, env=EnvConfig(id="none"))
+    run = RunConfig(algo=AlgorithmConfig(name="none", total_steps=1), env=EnvConfig(id="none"))
     spec = EnvSpec("none", {}, None)
     compiler = compiler_of(run, spec, 1) if compiled else None
     return Context(run, spec, given_fabric, ranks or FabricRanks(given_fabric), 1, compiler)
