@@ -89,8 +89,7 @@ def up(kind: str = "") -> None:
         if os.environ.get(DATABASE):
             postgres.make_databases(private=database is not None)
         prepare_store(_store())  # a server that is killed while it creates its tables leaves an unusable database
-        if warning := describe_untried_version():
-            print_safely(f"shepherd: warning: {warning}", file=sys.stderr)
+        _warn_of_untried_version()
         urls = {name: _url(name) for name in PUBLIC}
         variables = client_variables(urls["prefect"], urls["mlflow"], password)
         variables |= {DATABASE: os.environ[DATABASE]} if database else {}
@@ -144,6 +143,7 @@ def deploy_elsewhere() -> None:
             "PREFECT_API_URL is not set; set it, or run `make up`, which starts a server here and deploys to it"
         )
     servers.check_servers()
+    _warn_of_untried_version()
     print_safely("\n".join(deploy()))
 
 
@@ -151,6 +151,11 @@ def databases() -> None:
     """Create the databases of Prefect and MLflow in this project's state folder, unless they exist."""
     with prefect_api():
         prepare_store(tracking_uri())
+
+
+def _warn_of_untried_version() -> None:
+    if warning := describe_untried_version():
+        print_safely(f"shepherd: warning: {warning}", file=sys.stderr)
 
 
 def _database(kind: str, password: str) -> Server | None:

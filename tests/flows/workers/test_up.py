@@ -11,13 +11,19 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
-from unittest.mock import MagicMock
+from unittest.mock import AsyncMock, MagicMock
+from uuid import uuid4
 
+import prefect.settings
 import pytest
 import yaml
+from prefect.server.schemas.states import Cancelling
+from prefect.server.services import cancellation_cleanup
+from prefect.settings import temporary_settings as prefect_settings
 
 from flows.process.network import unreachable
 from flows.runs import lineage
@@ -308,6 +314,42 @@ def test_deploy_creates_deployments_of_every_flow(checkout: Path, monkeypatch: p
     assert "as typed" in default["parameter_openapi_schema"]["properties"]["overrides"]["description"]
     flows = [call.args[0] for call in client.create_flow_from_name.call_args_list]
     assert flows == ["train-two-words", "sweep-two-words", "reproduce", "compare"]
+
+
+def test_deploy_elsewhere_warns_of_untried_prefect(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PREFECT_API_URL", "http://elsewhere/api")
+    monkeypatch.setattr(servers, "check_servers", lambda: None)
+    monkeypatch.setattr(up, "deploy", lambda: ["train-a2c/default"])
+    assert up.main(["deploy"]) == 0
+    assert capsys.readouterr() == ("train-a2c/default\n", "")
+    monkeypatch.setattr("flows.prefect_repairs.version", lambda _: "3.9.1")
+    assert up.main(["deploy"]) == 0
+    output, errors = capsys.readouterr()
+    assert output == "train-a2c/default\n"
+    assert errors.startswith("shepherd: warning: Prefect 3.9.1 is installed")
+
+
+def test_prefect_server_ends_cancelling_after_120_s(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prefect's server, with the settings of `make up`, schedules a check of a flow run that is being cancelled."""
+    monkeypatch.setenv("PREFECT_API_AUTH_STRING", "")
+    variables = up._prefect().variables
+    name = "PREFECT_SERVER_SERVICES_CANCELLATION_CLEANUP_CANCELLING_TIMEOUT_SECONDS"
+    checks: list[tuple[str, datetime]] = []
+
+    class Docket:
+        """The queue of Prefect's services; only notes what is scheduled for when."""
+
+        def replace(self, function: Any, key: str, when: datetime) -> Any:
+            checks.append((function.__name__, when))
+            return AsyncMock()
+
+    asked = Cancelling(timestamp=datetime(2026, 1, 1, 12, tzinfo=UTC))
+    with prefect_settings({getattr(prefect.settings, name): variables[name]}):
+        schedule = cancellation_cleanup.maybe_schedule_cancelling_timeout_check_for_state
+        asyncio.run(schedule(docket=Docket(), flow_run_id=uuid4(), state=asked))
+    assert checks == [("handle_cancelling_timeout", datetime(2026, 1, 1, 12, 2, tzinfo=UTC))]
 
 
 def test_write_dotenv_keeps_lines_of_user(checkout: Path) -> None:
