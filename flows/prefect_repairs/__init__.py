@@ -12,8 +12,9 @@
 | `concurrency()` does not acquire its slot again after its lease was lost in an outage | 19068 | `leases` |
 | the recorder of task runs truncates its interval to whole seconds | – | `flows.settings.configure_environment` |
 
-The numbers are issues of github.com/PrefectHQ/prefect. `tests/flows/prefect_repairs/test_faults.py` has a test of each
-fault, which fails as soon as the installed Prefect does not have the fault any more. The repair can then be deleted.
+The numbers are issues of github.com/PrefectHQ/prefect. `tests/flows/prefect_repairs/test_prefect_repairs.py` has a
+test of each fault, which fails as soon as the installed Prefect does not have the fault any more. The repair can then
+be deleted.
 The test for `lost_runs` fails if Prefect's server has a new service, which may do the same.
 """
 

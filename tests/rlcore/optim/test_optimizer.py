@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from rlcore.compiled import machine_code
 from rlcore.compiled.scan import scan
-from rlcore.config.build import build
 from rlcore.config.algorithm import AlgorithmConfig
+from rlcore.config.build import build
 from rlcore.config.groups import EnvConfig, RunConfig
 from rlcore.errors import UserError
 from rlcore.functional.distributions import Normal
