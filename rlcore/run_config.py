@@ -62,8 +62,8 @@ def build_config(values: Mapping[str, Any]) -> RunConfig:
         values = translate_early_stop(values)
     with mistakes.catch():
         rest = {key: value for key, value in values.items() if key not in (*astray, OLD_KEY)}
-        config = build(RunConfig, rest | {"algo": keys})
-        config = dataclasses.replace(config, stop=read_conditions(config.stop))
+        built: RunConfig = build(RunConfig, rest | {"algo": keys})
+        config = dataclasses.replace(built, stop=read_conditions(built.stop))
     mistakes.raise_collected()
     assert config is not None
     cross_check(config)
