@@ -2,10 +2,11 @@
 
     from rlcore.algorithms.on_policy import ppo
     from rlcore.train.build import build
+    from rlcore.train.stopping import UpperBound
 
-    trainer = build(ppo.Config(total_steps=1_000_000, rollout_steps=64), CartPole, num_envs=1024)
-    for iteration in trainer:
-        print(iteration.policy_steps, iteration.metrics.get("Rewards/rew_avg"))
+    trainer = build(ppo.Config(total_steps=None, rollout_steps=64), CartPole, num_envs=1024)
+    print(trainer.collect(env_config={"length": 0.7}), trainer.update())  # one iteration
+    trainer.run(stop=[UpperBound("Rewards/rew_avg", 475)], evaluate_every=5)
     trainer.save("policy")
 
 `CartPole` is a subclass of `rlcore.envs.batched.env.BatchedEnv`.
@@ -16,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from rlcore.config.algorithm import AlgorithmConfig
+from rlcore.config.algorithm import UNLIMITED, AlgorithmConfig
 from rlcore.config.values import plain
 from rlcore.envs.suites.own import give
 from rlcore.errors import UserError
@@ -31,18 +32,19 @@ def build(
     num_envs: int | None = None,
     seed: int = 0,
     device: str = "cpu",
-    config: Mapping[str, Mapping[str, Any]] | None = None,
+    config: Mapping[str, Any] | None = None,
 ) -> Trainer:
     """Create the trainer of an algorithm in an environment, and check the environment.
 
     Args:
-        algo: config of the algorithm.
+        algo: config of the algorithm. If `total_steps` is None, training ends only with a stop condition, which is an
+            argument of `Trainer.run`.
         env: environment: an id, such as `batched/CartPole-v1`; a subclass of BatchedEnv or gymnasium.Env; or a
             function or `functools.partial` that is called as `env(num_envs, device)` and returns a BatchedEnv.
         num_envs: number of environments that are stepped together; None: the default of `env.num_envs`.
         seed: seed of all random numbers.
         device: cpu, cuda or auto (cuda if there is a GPU).
-        config: further config groups, name of the group -> key -> value, for example
+        config: further keys and groups of the config, for example
             `{"evaluation": {"episodes": 20}, "env": {"max_episode_steps": 100}}`.
 
     Returns:
@@ -52,14 +54,15 @@ def build(
         UserError: A value of the config is invalid, or the algorithm does not support the environment.
         EnvironmentFault: The environment fails a check, for example because it returns a tensor of a wrong shape.
     """
-    groups = {name: dict(values) for name, values in (config or {}).items()}
-    place = _select(env)
+    groups, place = dict(config or {}), _select(env)
     own = {"num_envs": num_envs} if num_envs is not None else {}
     for group, values in {"env": place | own, "fabric": {"accelerator": device}}.items():
-        groups[group] = values | groups.get(group, {})
+        groups[group] = values | dict(groups.get(group, {}))
     if "wrapper" in place:
         groups["env"]["wrapper"] = {**groups["env"]["wrapper"], **place["wrapper"]}
-    return Trainer(build_config({"algo": plain(algo), "seed": seed, **groups}))
+    forever = [{"upper_bound": {"metric": "policy_steps", "value": UNLIMITED}}]  # a config without a budget needs one
+    own_stop: dict[str, Any] = {"stop": forever} if algo.total_steps is None else {}
+    return Trainer(build_config({"algo": plain(algo), "seed": seed, **own_stop, **groups}))
 
 
 def _select(env: str | type | Callable[..., Any]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 
@@ -41,6 +42,16 @@ def rollout_statistics(
         "Game/steps": float(len(reward)),
         "Time/collect_s": seconds,
     }
+
+
+def episode_statistics(evaluated: Mapping[str, Any]) -> dict[str, float]:
+    """Return the statistics of the episodes of an evaluation, with the names of `rollout_statistics`.
+
+    `evaluated` is the result of `rlcore.evaluation.evaluation.evaluate_agent`.
+    """
+    returns = torch.tensor(evaluated["returns"], dtype=torch.float64)
+    counts = {"Game/ep_len_avg": float(evaluated["mean_length"]), "Game/episodes": float(len(returns))}
+    return _spread("Rewards/rew", returns) | counts
 
 
 def _spread(name: str, values: torch.Tensor) -> dict[str, float]:

@@ -19,7 +19,6 @@ import functools
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -27,7 +26,7 @@ import torch
 
 from rlcore import streams
 from rlcore.compiler import Compiler
-from rlcore.config.algorithm import AlgorithmConfig
+from rlcore.config.algorithm import UNLIMITED, AlgorithmConfig
 from rlcore.config.groups import RunConfig
 from rlcore.data.dataset import as_collected, as_dataset
 from rlcore.data.replay import Replay
@@ -59,7 +58,9 @@ from rlcore.train.fabric import (
 from rlcore.train.metrics import MetricsWindow, check_metrics
 from rlcore.train.resource_check import check_resources
 from rlcore.train.resume import reading_state
-from rlcore.train.statistics import rollout_statistics, update_statistics
+from rlcore.train.statistics import episode_statistics, rollout_statistics, update_statistics
+from rlcore.train.stopping import Condition, StopConditions
+from rlcore.train.until import Iteration, Result, train_until
 from rlcore.train.warmup import warm_up
 from rlcore.types import Context, Episode, Metrics, Ranks, State, Trajectory
 
@@ -70,23 +71,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 OnIteration = Callable[[list[Metrics]], bool]
 TRIMMED = 512  # number of gradient steps after which free heap memory is returned to the system
-
-
-@dataclass(frozen=True)
-class Iteration:
-    """Results of one iteration.
-
-    Attributes:
-        policy_steps: number of policy steps so far, of all environments and ranks.
-        env_steps: number of actions so far.
-        metrics: means over the updates of the iteration and over the episodes that ended in it, as numbers.
-        episodes: episodes that ended in the iteration.
-    """
-
-    policy_steps: int
-    env_steps: int
-    metrics: dict[str, float]
-    episodes: Sequence[Episode]
 
 
 class Trainer:
@@ -217,8 +201,15 @@ class Trainer:
         """Number of rows that all ranks collected so far; the budget is in this unit."""
         return self.collector.policy_steps
 
-    def collect(self) -> dict[str, float]:
+    def collect(self, *, env_config: Mapping[str, Any] | None = None, greedy: bool = False) -> dict[str, float]:
         """Collect one rollout, `algo.collect_length` steps in all environments, and add it to the buffer.
+
+        Args:
+            env_config: parameters of a batched environment, as in `env.config`. All environments start new episodes
+                with them. They also hold for later rollouts.
+            greedy: True to return only statistics of greedy episodes, one for each environment, which are played in
+                environments of their own, as by `evaluate`. Nothing is added to the buffer, and training does not
+                change; `env_config` then holds only for these episodes.
 
         Returns:
             Statistics of the rollout, such as the mean return of the episodes that ended in it
@@ -226,10 +217,25 @@ class Trainer:
 
         Raises:
             RunError: If `update` was not called for the previous rollout.
+            UserError: If `env_config` is invalid, or no reset is due.
             EnvironmentFault: If the environments changed torch's global switches.
         """
+        if greedy:
+            return episode_statistics(self.evaluate(self.envs.num_envs, env_config=env_config))
+        if env_config is not None:
+            self._restart_envs(env_config)
         steps, last = self.collect_rollout()
         return rollout_statistics(steps, last, self.envs.pop_episodes(), self.collector.seconds)
+
+    def _restart_envs(self, env_config: Mapping[str, Any]) -> None:
+        if self._waiting:
+            raise RunError("call update() before collect(): the previous rollout has not been used")
+        restart: Any = getattr(self.envs, "restart", None)  # only batched environments have it
+        if restart is None:
+            raise UserError(
+                f"env_config={dict(env_config)}: {self.envs.spec.id} is not a batched environment; use env.wrapper"
+            )
+        self.collector.arrival = restart(env_config)
 
     def collect_rollout(self) -> tuple[Trajectory, Trajectory]:
         """Collect one rollout like `collect`, without statistics, which wait for a GPU.
@@ -340,9 +346,35 @@ class Trainer:
             updates, metrics = self.learner.updates, self.take_gradient_steps()
             episodes = self.envs.pop_episodes()
             means = self.mean_metrics([*metrics, self.metrics()], episodes, updates)
-            yield Iteration(self.policy_steps, self.env_steps, means, episodes)
+            yield Iteration(self.policy_steps, self.env_steps, self.learner.updates, means, episodes)
             if self.config.is_tried(self.learner.updates):
                 return
+
+    def run(
+        self,
+        stop: Sequence[Condition] | None = None,
+        *,
+        evaluate_every: int | None = None,
+        on_iteration: Callable[[Iteration], object] | None = None,
+    ) -> Result:
+        """Train to the end of the budget, or until a stop condition holds.
+
+        Args:
+            stop: stop conditions (`rlcore.train.stopping`); None: those of the config key `stop`.
+            evaluate_every: number of iterations between evaluations of `evaluation.episodes` greedy episodes; None: no
+                evaluations.
+            on_iteration: called after each iteration, for example to show progress.
+
+        Returns:
+            The reason for the end, the metrics of each iteration, and the evaluations.
+
+        Raises:
+            UserError: If training would never end, or a condition reads a metric that is not reported.
+        """
+        conditions = StopConditions.from_config(self.config.stop) if stop is None else StopConditions(stop)
+        if not conditions.conditions and self.config.algo.step_limit == UNLIMITED:
+            raise UserError("run(): training would never end; set algo.total_steps, or pass stop=[...]")
+        return train_until(self, conditions, self.evaluate, evaluate_every, on_iteration)
 
     def remember(self, dataset: Path | str | TensorDict) -> None:
         """Add a dataset to the replay buffer before the first iteration.
@@ -392,20 +424,35 @@ class Trainer:
     # Evaluation and saving --------------------------------------------------------------------------------------------
 
     def evaluate(
-        self, episodes: int | None = None, *, greedy: bool = True, on_progress: OnProgress | None = None
+        self,
+        episodes: int | None = None,
+        *,
+        greedy: bool = True,
+        env_config: Mapping[str, Any] | None = None,
+        on_progress: OnProgress | None = None,
     ) -> dict[str, Any]:
-        """Evaluate the agent in the config's environment, on seeds that training never uses.
+        """Evaluate the agent in the config's environment, on seeds that training never uses. The agent does not change.
 
-        Return a dict of statistics, such as mean, std, ci95 and the returns of the episodes. The agent does not change.
-        Raises UserError if the constructor got `envs` with another spec than that of the config's environment.
+        Args:
+            episodes: number of episodes; None: `evaluation.episodes`.
+            greedy: True to choose the most likely actions, False to sample.
+            env_config: parameters of a batched environment, as in `evaluation.env_config`.
+            on_progress: called after each step with the number of finished episodes and the total.
+
+        Returns:
+            Statistics, such as mean, std, ci95 and the returns of the episodes.
+
+        Raises:
+            UserError: If the constructor got `envs` with another spec than that of the config's environment.
         """
         if self._foreign:
             self._refuse_other_environment()
         count = episodes or self.config.evaluation.episodes
-        agent, fabric = self.learner.agent, self.fabric
-        return evaluate_agent(
-            agent, self.config, self.card, count, greedy=greedy, fabric=fabric, on_progress=on_progress
-        )
+        agent, fabric, config = self.learner.agent, self.fabric, self.config
+        if env_config is not None:
+            values = {**config.evaluation.env_config, **env_config}
+            config = dataclasses.replace(config, evaluation=dataclasses.replace(config.evaluation, env_config=values))
+        return evaluate_agent(agent, config, self.card, count, greedy=greedy, fabric=fabric, on_progress=on_progress)
 
     def _refuse_other_environment(self) -> None:
         """Raise a UserError if the spec of the training environments differs from that of the config's environment."""

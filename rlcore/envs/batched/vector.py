@@ -13,10 +13,10 @@ from rlcore import streams
 from rlcore.compiled.stepping import CompiledEnvStep, compile_step
 from rlcore.compiler import Compiler
 from rlcore.envs.batched.env import BatchedEnv, Obs
-from rlcore.envs.batched.parameters import Parameters
+from rlcore.envs.batched.parameters import Parameters, parse
 from rlcore.envs.batched.random import BatchedRandom, episode_key
 from rlcore.envs.seeds import EpisodeSeeds
-from rlcore.errors import RunError
+from rlcore.errors import RunError, UserError
 from rlcore.functional.tree import map_leaves
 from rlcore.spec import EnvSpec
 from rlcore.types import Episodes, State, TimeStep
@@ -57,6 +57,7 @@ class BatchedVectorEnv:
         self._index = torch.arange(self.num_envs, device=self.device)
         self._parameters, self._endless = parameters or Parameters(env.Config(), {}), endless
         self._scheduled = self._parameters.at(0, self.device)
+        self._changed: dict[str, Any] = {}  # parameters that `restart` has set
         self._steps = 0  # since the last `reset`
         self._action_dtype = getattr(torch, spec.action.dtype)
         self._episode = self._zeros(torch.int64) - 1
@@ -92,6 +93,36 @@ class BatchedVectorEnv:
         """
         self._scheduled = self._parameters.at(policy_steps, self.device)
         return self.reset() if self._endless and self._limit is not None and self._steps >= self._limit else None
+
+    def restart(self, values: Mapping[str, Any]) -> TimeStep:
+        """Start a new episode in every copy, with other parameters, which also hold for later episodes.
+
+        Args:
+            values: parameters as in `env.config`, without schedules; those that are not set keep their values.
+
+        Returns:
+            The first time step of the new episodes.
+
+        Raises:
+            UserError: A value is invalid, or the environments are endless and no reset is due.
+        """
+        if self._endless and self.last is not None and (self._limit is None or self._steps < self._limit):
+            left = "never" if self._limit is None else f"only in {self._limit - self._steps} steps"
+            raise UserError(
+                f"env_config={dict(values)}: endless environments are reset {left}; set "
+                "env.horizons_per_env_reset=1 to reset them before each rollout, or pass env_config when a reset is due"
+            )
+        self._set({**self._changed, **values})
+        return self.reset()
+
+    def _set(self, changed: Mapping[str, Any]) -> None:
+        """Replace parameters by the values that `restart` received."""
+        new = parse(type(self._parameters.constants), changed, "env_config", self.spec.id)
+        old = {name: rule for name, rule in self._parameters.rules.items() if name not in changed}
+        given = {name: getattr(new.constants, name) for name in changed if name not in new.rules}
+        self._parameters = Parameters(replace(self._parameters.constants, **given), old | new.rules)
+        self._changed, self._compiled = dict(changed), None  # the compiled step contains the constants
+        self._scheduled = {name: value for name, value in self._scheduled.items() if name in old}
 
     def _start(self) -> dict[str, Tensor]:
         """Reset all copies with the random streams of their episodes; return the observations."""
@@ -218,7 +249,7 @@ class BatchedVectorEnv:
     def state_dict(self) -> State:
         """Return everything that the next step depends on, as nested dicts of tensors and JSON values."""
         state: State = {"format": FORMAT, "num_envs": self.num_envs, "started": self.last is not None}
-        state["compiled"] = self.compiled
+        state |= {"compiled": self.compiled, "changed": self._changed}
         if self.last is None:
             return state
         self._read_finished()
@@ -244,11 +275,13 @@ class BatchedVectorEnv:
                 )
         if state["compiled"] is not None:  # compiled and uncompiled steps differ in the last bits
             self.compiled, self._compiled = state["compiled"], self._compiled if state["compiled"] else None
+        if state["changed"] != self._changed:
+            self._set(state["changed"])
         if not state["started"]:
             return
         self._finished, self._unread = Episodes.from_state(state["finished"]), []
         self._steps = state["steps"]
-        apart = ("format", "num_envs", "started", "compiled", "finished", "steps")
+        apart = ("format", "num_envs", "started", "compiled", "changed", "finished", "steps")
         tensors = {name: part for name, part in state.items() if name not in apart}
         state = map_leaves(lambda part: part.to(self.device), tensors)
         self._episode, self._length, self._return = state["episode"], state["length"], state["return"]

@@ -13,11 +13,14 @@ from gymnasium import spaces
 from torch import Tensor
 
 from rlcore.algorithms.on_policy.a2c import learner as a2c
+from rlcore.envs.batched.classic_control import CartPole
 from rlcore.envs.batched.env import BatchedEnv
-from rlcore.errors import UserError
+from rlcore.errors import RunError, UserError
 from rlcore.evaluation.policy import load_policy
 from rlcore.store.checkpoint import nested_state
 from rlcore.train.build import build
+from rlcore.train.stopping import StopsIncreasing, UpperBound
+from rlcore.train.trainer import Trainer
 
 
 class Walk(BatchedEnv):
@@ -41,11 +44,11 @@ class Walk(BatchedEnv):
         return position[:, None], -position.abs(), position.abs() > 2.0
 
 
-def trainer(env: Any, **how: Any) -> Any:
-    return build(a2c.Config(total_steps=400, rollout_steps=5, dense_units=8), env, **{"num_envs": 8, **how})
+def trainer(env: Any, total_steps: int | None = 400, **how: Any) -> Trainer:
+    return build(a2c.Config(total_steps=total_steps, rollout_steps=5, dense_units=8), env, **{"num_envs": 8, **how})
 
 
-def bits(one: Any) -> Any:
+def bits(one: Trainer) -> Any:
     return nested_state.encode(one.state_dict())
 
 
@@ -81,3 +84,81 @@ def test_config_groups_are_checked() -> None:
         trainer(Walk, config={"evaluation": {"episode": 3}})
     with pytest.raises(UserError, match=r"build\(env=3\)"):
         trainer(3)
+
+
+def test_env_config_starts_new_episodes_with_parameters_that_stay(tmp_path: Path) -> None:
+    one = trainer(CartPole)
+    one.collect()
+    one.update()
+    one.collect(env_config={"length": {"uniform": [0.6, 0.9]}, "gravity": 5.0})
+    assert one.collector._staging is not None and one.collector._staging.show(0)[1].all()  # all of them are new
+    one.update()
+    again = trainer(CartPole).load(one.save(tmp_path))
+    for each in (one, again):
+        for _ in range(8):  # far enough for resets
+            each.collect()
+            each.update()
+        drawn = each.envs.env.config
+        assert drawn.gravity == 5.0 and ((drawn.length >= 0.6) & (drawn.length < 0.9)).all()
+    assert bits(one) == bits(again)
+
+
+def test_collect_refuses_env_config_that_cannot_be_used() -> None:
+    with pytest.raises(UserError, match=r"env_config.size=1: CartPole has no field 'size'; its fields are gravity"):
+        trainer(CartPole).collect(env_config={"size": 1})
+    with pytest.raises(UserError, match=r"env_config=.*: CartPole-v1 is not a batched environment"):
+        trainer("CartPole-v1").collect(env_config={"length": 1.0})
+    endless = {"env": {"endless": True, "horizons_per_env_reset": 2}}
+    one = trainer(CartPole, config=endless)
+    one.collect(env_config={"length": 0.7})  # the first rollout starts with a reset
+    one.update()
+    with pytest.raises(UserError, match=r"endless environments are reset only in 5 steps"):
+        one.collect(env_config={"length": 0.6})
+    one.collect()
+    one.update()
+    one.collect(env_config={"length": 0.6})
+    assert one.envs.env.config.length == 0.6
+
+
+def test_greedy_collect_changes_nothing_and_needs_no_update() -> None:
+    first, second = trainer(CartPole), trainer(CartPole)
+    for one in (first, second):
+        one.collect()
+        one.update()
+    found = first.collect(greedy=True, env_config={"length": 1.5})
+    assert found["Game/episodes"] == 8 and found["Rewards/rew_avg"] == found["Game/ep_len_avg"] > 1
+    assert found != first.collect(greedy=True)
+    with pytest.raises(RunError, match=r"call collect\(\) before update\(\)"):
+        first.update()
+    assert bits(first) == bits(second)
+
+
+def test_run_stops_at_condition_and_evaluates() -> None:
+    one = trainer(Walk, total_steps=None, config={"evaluation": {"episodes": 3}})
+    seen: list[int] = []
+    found = one.run(
+        [UpperBound("policy_steps", 200)], evaluate_every=2, on_iteration=lambda i: seen.append(i.policy_steps)
+    )
+    assert found.reason == "upper_bound: policy_steps = 200, which is at least 200"
+    assert seen == [*found.metrics] == [40, 80, 120, 160, 200] and [*found.evaluations] == [80, 160]
+    assert found.evaluations[80]["episodes"] == 3
+    with pytest.raises(UserError, match=r"run\(\): training would never end"):
+        one.run([])
+    with pytest.raises(UserError, match=r"evaluate_every=0"):
+        one.run([UpperBound("policy_steps", 200)], evaluate_every=0)
+
+
+def test_run_uses_budget_and_conditions_of_config() -> None:
+    assert trainer(Walk).run().reason == "finished"
+    stop = [{"upper_bound": {"metric": "policy_steps", "value": 100}}]
+    found = trainer(Walk, config={"stop": stop}).run()
+    assert found.reason.startswith("upper_bound") and max(found.metrics) == 120
+    with pytest.raises(UserError, match=r"stop: 'Loss/polic_loss' is read by a condition, but not reported"):
+        trainer(Walk).run([StopsIncreasing("Loss/polic_loss")])
+
+
+def test_run_reads_evaluations_in_conditions() -> None:
+    """The mean return of evaluations at steps of length 0 is constant, so that it never increases."""
+    still = trainer(functools.partial(Walk, step_size=0.0), total_steps=None)
+    found = still.run([StopsIncreasing("Evaluation/greedy_mean", patience=2)], evaluate_every=1)
+    assert found.reason.startswith("stops_increasing") and len(found.evaluations) == 3

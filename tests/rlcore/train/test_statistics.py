@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlcore.train.statistics import rollout_statistics, update_statistics
+from rlcore.train.statistics import episode_statistics, rollout_statistics, update_statistics
 from rlcore.types import Episode, Trajectory
 
 
@@ -49,3 +49,11 @@ def test_update_statistics_average_metrics() -> None:
     found = update_statistics({"Loss/value_loss": [1.0, 3.0]}, 8, 0.25)
     assert found.pop("Memory/peak_gb") > 0.01
     assert found == {"Loss/value_loss": 2.0, "Params/gradient_steps": 8.0, "Time/update_s": 0.25}
+
+
+def test_episode_statistics_equal_numpy() -> None:
+    found = episode_statistics({"returns": [1.0, 4.0, 10.0], "mean_length": 7})
+    returns = np.array([1, 4, 10])
+    expected = {"avg": returns.mean(), "min": 1, "max": 10, "std": returns.std()}
+    assert {part: found[f"Rewards/rew_{part}"] for part in expected} == pytest.approx(expected)
+    assert found["Game/ep_len_avg"] == 7 and found["Game/episodes"] == 3

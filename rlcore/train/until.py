@@ -1,0 +1,88 @@
+"""Training in the caller's process until its budget is used or a stop condition holds (`Trainer.run`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rlcore.errors import UserError
+from rlcore.train.boundary import FINISHED
+from rlcore.train.stopping import StopConditions
+from rlcore.types import Episode
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """Results of one iteration.
+
+    Attributes:
+        policy_steps: number of policy steps so far, of all environments and ranks.
+        env_steps: number of actions so far.
+        updates: number of gradient steps so far.
+        metrics: means over the updates of the iteration and over the episodes that ended in it, as numbers.
+        episodes: episodes that ended in the iteration.
+    """
+
+    policy_steps: int
+    env_steps: int
+    updates: int
+    metrics: dict[str, float]
+    episodes: Sequence[Episode]
+
+
+@dataclass(frozen=True)
+class Result:
+    """Result of `Trainer.run`.
+
+    Attributes:
+        reason: "finished" if the budget was used, otherwise a description of the stop condition that holds.
+        metrics: policy steps -> metrics of the iteration that ended there.
+        evaluations: policy steps -> result of an evaluation (`Trainer.evaluate`).
+    """
+
+    reason: str
+    metrics: dict[int, dict[str, float]]
+    evaluations: dict[int, dict[str, Any]]
+
+
+def train_until(
+    iterations: Iterable[Iteration],
+    conditions: StopConditions,
+    evaluate: Callable[[], dict[str, Any]],
+    evaluate_every: int | None,
+    on_iteration: Callable[[Iteration], object] | None,
+) -> Result:
+    """Train to the end of the budget or until a stop condition holds.
+
+    Args:
+        iterations: iterator that trains one iteration at a time.
+        conditions: the stop conditions.
+        evaluate: function that evaluates the agent.
+        evaluate_every: number of iterations between evaluations; None: no evaluations.
+        on_iteration: called after each iteration; None: no function.
+
+    Returns:
+        The result.
+
+    Raises:
+        UserError: If `evaluate_every` is less than 1, or a condition reads a metric that is not reported.
+    """
+    if evaluate_every is not None and evaluate_every < 1:
+        raise UserError(f"run(evaluate_every={evaluate_every}): must be 1 or more, or None")
+    result = Result(FINISHED, {}, {})
+    for number, iteration in enumerate(iterations, 1):
+        steps = iteration.policy_steps
+        counters = {"policy_steps": steps, "env_steps": iteration.env_steps, "updates": iteration.updates}
+        result.metrics[steps] = iteration.metrics
+        if on_iteration is not None:
+            on_iteration(iteration)
+        reason = conditions.update(iteration.metrics | counters)
+        if evaluate_every is not None and number % evaluate_every == 0:
+            result.evaluations[steps] = found = evaluate()
+            reason = conditions.add_evaluation(steps, found["mean"])
+        if iteration.updates:
+            conditions.refuse_missing(iteration.metrics)
+        if reason is not None:
+            return Result(reason, result.metrics, result.evaluations)
+    return result
