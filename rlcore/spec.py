@@ -140,14 +140,19 @@ class ActionSpec:
     `start`. Elements of a Box whose lower and upper bounds are equal have no column in the agent's format, because they
     can have only one value.
 
+    A composite action (a Dict or Tuple of the other spaces) is one vector in both formats: its parts, flattened and
+    concatenated. It is float32 in the agent's format and float64 in the environment's format.
+
     Attributes:
-        space: "Box", "Discrete", "MultiDiscrete" or "MultiBinary".
+        space: "Box", "Discrete", "MultiDiscrete", "MultiBinary" or "Composite".
         shape: shape in the environment, without the batch dimension; () for Discrete.
         dtype: NumPy name of the environment's dtype.
         nvec: number of choices of each sub-action; () for Box.
         start: smallest value of each sub-action; () for Box.
         low: lower bound of each element of a Box, flattened; -inf if unbounded.
         high: upper bound of each element of a Box, flattened; inf if unbounded.
+        parts: parts of a composite action, none of which is composite; () for other spaces.
+        names: path of each part in the environment's space, such as "arm/0".
     """
 
     space: str
@@ -157,6 +162,13 @@ class ActionSpec:
     start: tuple[int, ...] = ()
     low: tuple[float, ...] = ()
     high: tuple[float, ...] = ()
+    parts: tuple[ActionSpec, ...] = ()
+    names: tuple[str, ...] = ()
+
+    @property
+    def agent_dtype(self) -> str:
+        """NumPy name of the dtype of actions in the agent's format: int64 for discrete actions, else float32."""
+        return "float32" if self.continuous or self.parts else "int64"
 
     @property
     def continuous(self) -> bool:
@@ -172,13 +184,26 @@ class ActionSpec:
     def size(self) -> int:
         """A, the number of columns of actions [B, A] in the agent's format.
 
-        These are the elements of a Box that have different bounds, or the sub-actions of a discrete action space.
+        These are the elements of a Box that have different bounds, or the sub-actions of a discrete action space. For a
+        composite action, it is the sum over its parts.
         """
+        if self.parts:
+            return sum(part.size for part in self.parts)
         return len(self.open) if self.continuous else len(self.nvec)
 
     @property
+    def width(self) -> int:
+        """Number of elements of an action in the environment's format."""
+        return math.prod(self.shape)
+
+    @property
     def flat_size(self) -> int:
-        """Size of an action as a vector: A for a Box, otherwise the sum of `nvec` (sub-actions encoded one-hot)."""
+        """Size of an action as a vector: A for a Box, otherwise the sum of `nvec` (sub-actions encoded one-hot).
+
+        For a composite action, it is the sum over its parts.
+        """
+        if self.parts:
+            return sum(part.flat_size for part in self.parts)
         return self.size if self.continuous else sum(self.nvec)
 
 
@@ -264,8 +289,9 @@ class EnvSpec:
     def to_json(self) -> dict[str, Any]:
         """Convert the spec to JSON values, from which `from_json` creates it again. Infinite bounds become None."""
         data = asdict(self)
-        for bound in ("low", "high"):
-            data["action"][bound] = [v if abs(v) != float("inf") else None for v in data["action"][bound]]
+        for action in (data["action"], *data["action"]["parts"]):
+            for bound in ("low", "high"):
+                action[bound] = [v if abs(v) != float("inf") else None for v in action[bound]]
         return data
 
     @staticmethod
@@ -275,21 +301,16 @@ class EnvSpec:
         Other values, for example of a damaged file, raise KeyError, TypeError, ValueError or AttributeError.
         """
         obs = {key: _array(value) for key, value in data["obs"].items()}
-        a = data["action"]
-        low = tuple(-float("inf") if v is None else float(v) for v in a["low"])
-        high = tuple(float("inf") if v is None else float(v) for v in a["high"])
-        action = ActionSpec(a["space"], tuple(a["shape"]), a["dtype"], tuple(a["nvec"]), tuple(a["start"]), low, high)
+        action = _action(data["action"])
+        whole = (action, *action.parts)
         texts = [
             data["id"],
-            action.space,
-            action.dtype,
+            *(text for each in whole for text in (each.space, each.dtype, *each.names)),
             *obs,
             *(text for each in obs.values() for text in (each.dtype, each.kind)),
         ]
         sizes: list[Any] = [
-            *action.shape,
-            *action.nvec,
-            *action.start,
+            *(size for each in whole for size in (*each.shape, *each.nvec, *each.start)),
             *(size for each in obs.values() for size in each.shape),
         ]
         if not all(isinstance(text, str) for text in texts) or not all(isinstance(size, int) for size in sizes):
@@ -308,6 +329,14 @@ def is_mask_name(key: str) -> bool:
 def _takes(chosen: Any, choices: Sequence[int]) -> Any:
     """Return [B] bool: for each element of `chosen` [B], True if it is equal to one of `choices`."""
     return functools.reduce(operator.or_, [chosen == choice for choice in choices])
+
+
+def _action(data: Mapping[str, Any]) -> ActionSpec:
+    low = tuple(-float("inf") if v is None else float(v) for v in data["low"])
+    high = tuple(float("inf") if v is None else float(v) for v in data["high"])
+    numbers = (tuple(data["shape"]), data["dtype"], tuple(data["nvec"]), tuple(data["start"]), low, high)
+    parts = tuple(_action(part) for part in data.get("parts", ()))  # absent in files of version 0.2.0 and older
+    return ActionSpec(data["space"], *numbers, parts, tuple(data.get("names", ())))
 
 
 def _array(data: Mapping[str, Any]) -> ArraySpec:

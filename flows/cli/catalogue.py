@@ -33,6 +33,9 @@ ACTIONS = {
     "MultiDiscrete": ActionSpec("MultiDiscrete", (2,), "int64", (2, 3), (0, 0)),
     "MultiBinary": ActionSpec("MultiBinary", (2,), "int8", (2, 2), (0, 0)),
 }
+ACTIONS["Dict, Tuple"] = ActionSpec(
+    "Composite", (3,), "float64", parts=(ACTIONS["Box"], ACTIONS["Discrete"]), names=("0", "1")
+)
 VECTOR, CHOICE = ArraySpec((3,), "float32"), ArraySpec((), "int64", n=3)
 IMAGE = ArraySpec((64, 64, 3), "uint8", kind="image")
 OBSERVATIONS = {

@@ -140,6 +140,7 @@ DISTRIBUTION_CHECKS: tuple[Callable[[RunConfig], None], ...] = (
 def _masses(training: Trainer) -> tuple[_Grid, Tensor]:
     """Return all actions, or the nodes of a quadrature, and the probability mass of each, [N] float64."""
     action = training.envs.spec.action
+    assert not action.parts, "these checks need an action space that is not a Dict or Tuple"
     grid = _continuous_grid(training, action) if action.continuous else _discrete_grid(action)
     density = _policy(training, len(grid.action)).logprob(grid.action).double().exp()
     return grid, density.nan_to_num(0.0, 0.0, 0.0) * grid.weight  # outside of the support, logprob may be nan

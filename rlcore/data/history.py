@@ -223,7 +223,7 @@ class HistoryWrapper(nn.Module):
         past, spec = dict[str, Tensor](), self.spec
         for key, window in self.history.items():
             if key == ACTION:
-                dtype = torch.float32 if spec.action.continuous else torch.int64
+                dtype = getattr(torch, spec.action.agent_dtype)
                 past["action"] = torch.zeros(batch_size, window.reach + 1, spec.action.size, dtype=dtype)
             else:
                 shape, dtype = spec.obs[key].shape, getattr(torch, spec.obs[key].dtype)
@@ -259,7 +259,7 @@ class HistoryWrapper(nn.Module):
 
     def _new(self, obs: dict[str, Tensor], is_first: Tensor) -> Columns:
         nothing = torch.zeros(0, len(is_first), self.spec.action.size, device=is_first.device)
-        dtype = torch.float32 if self.spec.action.continuous else torch.int64
+        dtype = getattr(torch, self.spec.action.agent_dtype)
         rows = {f"obs/{key}": value.unsqueeze(0) for key, value in obs.items()}
         return rows | {"action": nothing.to(dtype), "is_first": is_first.unsqueeze(0)}
 

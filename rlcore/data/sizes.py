@@ -17,7 +17,11 @@ def row_bytes(spec: EnvSpec) -> int:
 
     It includes all observations, the action as the agent stores it, the reward and three flags.
     """
-    return sum(map(frame_bytes, spec.obs.values())) + spec.action.size * (4 if spec.action.continuous else 8) + 7
+    return (
+        sum(map(frame_bytes, spec.obs.values()))
+        + spec.action.size * (8 if spec.action.agent_dtype == "int64" else 4)
+        + 7
+    )
 
 
 def frame_bytes(part: ArraySpec) -> int:

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 import gymnasium
+from gymnasium import spaces
 from gymnasium.wrappers import TimeLimit
 
 from rlcore.config.groups import EnvConfig, RestartConfig
@@ -28,6 +29,7 @@ from rlcore.envs.wrappers import (
     MaskVelocities,
     NormalizeAction,
     RewardAsObservation,
+    VectorAction,
 )
 from rlcore.errors import UserError
 
@@ -93,9 +95,9 @@ class EnvSettings:
 def make(config: EnvConfig | EnvSettings, *, render_mode: str | None = None) -> gymnasium.Env:
     """Create one environment with the configured wrappers; its observations are a flat dict.
 
-    The wrappers are added in SheepRL's order: normalized actions, action repeat, flat dict, channel axis of gray images
-    (only if the agent reads images), masked velocities, rendered image, size and color of images, frame stack, past
-    actions (`action_stack`), last reward (`reward`), time limit.
+    The wrappers are added in SheepRL's order: normalized actions (before them, the conversion of composite actions),
+    action repeat, flat dict, channel axis of gray images (only if the agent reads images), masked velocities, rendered
+    image, size and color of images, frame stack, past actions (`action_stack`), last reward (`reward`), time limit.
 
     Two time limits can apply. The limit that is registered with the id counts steps of the environment.
     `env.max_episode_steps` counts actions of the agent; with action repeat, one action is several steps. No wrapper
@@ -121,6 +123,8 @@ def make(config: EnvConfig | EnvSettings, *, render_mode: str | None = None) -> 
         if settings.config or settings.endless is not None:
             _set_task(env, settings)
         refuse_large_observations(env, settings.id)
+        if isinstance(env.action_space, (spaces.Dict, spaces.Tuple)):
+            env = VectorAction(env)
         if settings.normalize_actions:
             env = NormalizeAction(env)
         if settings.action_repeat > 1 and not suite.repeats(settings.wrapper):

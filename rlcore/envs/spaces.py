@@ -91,9 +91,13 @@ def obs_spaces(env: gymnasium.Env) -> dict[str, Any]:
 def action_spec(space: spaces.Space[Any]) -> ActionSpec:
     """Convert an action space to an `ActionSpec`; sub-actions of an action with several axes are in C order.
 
+    A Dict or Tuple of such spaces becomes a composite action, whose parts are in the order of the space.
+
     Raise UserError if the space is not a Box of real numbers, Discrete, MultiDiscrete or MultiBinary. Also raise
     UserError if the space has too many elements, or if it is a Box in which every element has only one possible value.
     """
+    if isinstance(space, (spaces.Dict, spaces.Tuple)):
+        return _composite(space)
     if not isinstance(space, spaces.Discrete) and (count := math.prod(space.shape or ())) > MOST_ELEMENTS:
         kind = type(space).__name__
         raise UserError(
@@ -118,9 +122,28 @@ def action_spec(space: spaces.Space[Any]) -> ActionSpec:
         size = int(np.prod(space.shape))
         return ActionSpec("MultiBinary", tuple(space.shape), str(space.dtype), (2,) * size, (0,) * size)
     raise UserError(
-        f"action space {space}: only Box of {', '.join(REAL)}, Discrete, MultiDiscrete and MultiBinary are supported; "
-        "change it in the environment, or convert it in a wrapper"
+        f"action space {space}: only Box of {', '.join(REAL)}, Discrete, MultiDiscrete and MultiBinary, and Dict and "
+        "Tuple of them, are supported; change it in the environment, or convert it in a wrapper"
     )
+
+
+def _composite(space: spaces.Space[Any]) -> ActionSpec:
+    """Convert a Dict or Tuple of action spaces, which can be nested, to the spec of a composite action."""
+    if not (leaves := dict(named_leaves(space))):
+        raise UserError(f"action space {space}: it is empty, so there is nothing to learn; add a space to it")
+    parts = tuple(action_spec(leaf) for leaf in leaves.values())
+    width = sum(math.prod(part.shape) for part in parts)
+    return ActionSpec("Composite", (width,), "float64", parts=parts, names=tuple(leaves))
+
+
+def named_leaves(space: spaces.Space[Any], name: str = "") -> Iterator[tuple[str, spaces.Space[Any]]]:
+    """Yield the path and the space of each part of a nested Dict or Tuple, in order."""
+    if not isinstance(space, (spaces.Dict, spaces.Tuple)):
+        yield name, space
+        return
+    inner = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
+    for key, part in inner:
+        yield from named_leaves(part, f"{name}/{key}" if name else str(key))
 
 
 def refuse_large(asked: str, what: str, count: int) -> None:

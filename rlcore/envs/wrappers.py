@@ -57,6 +57,32 @@ class NormalizeAction(TransformAction):
         return np.clip(super().action(action), space.low, space.high).astype(space.dtype, copy=False)
 
 
+class VectorAction(gymnasium.ActionWrapper):
+    """Wrapper that converts an action vector to an element of a Dict or Tuple, the action space of the environment.
+
+    The vector has the flattened parts in the order of the space (`ActionSpec.parts`). `action_space` is unchanged.
+    """
+
+    def __init__(self, env: gymnasium.Env) -> None:
+        super().__init__(env)
+        action_spec(env.action_space)  # raises if a part is not supported
+
+    def action(self, action: Any) -> Any:
+        """Convert an action vector [W] to a nested action of the environment."""
+        return self._nest(self.action_space, np.asarray(action), [0])
+
+    def _nest(self, space: spaces.Space[Any], vector: np.ndarray, at: list[int]) -> Any:
+        """Convert the numbers of a vector from index `at[0]` to an element of `space`, and move the index on."""
+        if isinstance(space, spaces.Dict):
+            return {key: self._nest(part, vector, at) for key, part in space.spaces.items()}
+        if isinstance(space, spaces.Tuple):
+            return tuple(self._nest(part, vector, at) for part in space.spaces)
+        shape: Any = space.shape
+        begin, at[0] = at[0], at[0] + math.prod(shape)
+        part = vector[begin : at[0]].reshape(shape).astype(space.dtype)
+        return part if shape else part[()]
+
+
 class ActionRepeat(gymnasium.Wrapper):
     """Wrapper that repeats every action `amount` times, or until the episode ends; the rewards are summed."""
 
@@ -215,6 +241,12 @@ class ActionsAsObservation(gymnasium.Wrapper):
         super().__init__(env)
         self.dilation = dilation
         action = action_spec(env.action_space)
+        if action.parts:
+            raise UserError(
+                f"env.actions_as_observation.num_stack={num_stack}: past actions of a "
+                f"{type(env.action_space).__name__} action space cannot be observed; set "
+                "env.actions_as_observation.num_stack=-1"
+            )
         self.nvec = None if action.continuous else np.array(action.nvec)
         self.start = None if action.continuous else np.array(action.start)
         self.noop = self.encode(self._check_noop(noop, math.prod(action.shape)))

@@ -204,6 +204,10 @@ def _spelt(part: ArraySpec) -> str:
 
 
 def _spelt_action(action: ActionSpec) -> str:
+    if action.parts:
+        return ", ".join(
+            f"{name}: {_spelt_action(part)}" for name, part in zip(action.names, action.parts, strict=True)
+        )
     if not action.continuous:
         return f"{action.space} {list(action.nvec)} from {list(action.start)}, of shape {list(action.shape)}"
     low, high = (np.asarray(bound, np.float32) for bound in (action.low, action.high))

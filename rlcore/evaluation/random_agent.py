@@ -24,6 +24,7 @@ class RandomAgent:
     def __init__(self, spec: EnvSpec) -> None:
         self.spec = spec
         action = spec.action
+        self.parts = [RandomAgent(EnvSpec(spec.id, {}, part)) for part in action.parts]
         self.low, self.high = np.asarray(action.low, np.float64), np.asarray(action.high, np.float64)
 
     def initial(self, batch_size: int) -> tuple[()]:
@@ -40,10 +41,15 @@ class RandomAgent:
     ) -> tuple[tuple[()], Tensor, dict[str, Tensor]]:
         """Draw random actions [B, A]; A is the number of sub-actions, or the number of all elements of a Box.
 
+        A composite action has the sum of these numbers over its parts.
+
         Discrete actions are drawn from the choices that the action masks in `obs` allow.
         """
         assert rng is not None
         batch, spec, draw, keys = len(is_first), self.spec.action, rng.host, self.spec.mask_keys
+        if self.parts:
+            drawn = [part.act(carry, obs, is_first, rng)[1].double() for part in self.parts]
+            return (), torch.cat(drawn, -1), {}
         if keys:
             masks = {key: obs[key].cpu().numpy() for key in keys}
             return (), torch.from_numpy(draw_allowed(self.spec, masks, draw)), {}
@@ -63,10 +69,20 @@ class RandomAgent:
         Discrete actions of this agent are counted from 0; in the environment, they start at `start`, which is added.
         """
         spec = self.spec.action
+        if self.parts:
+            pieces = action.split([part.spec.action.width for part in self.parts], -1)
+            taken = [
+                part.to_env(piece).reshape(len(action), -1) for part, piece in zip(self.parts, pieces, strict=True)
+            ]
+            return torch.cat([part.double() for part in taken], -1)
         values = action if spec.continuous else action + torch.tensor(spec.start)
         return values.to(getattr(torch, spec.dtype)).view(-1, *spec.shape)
 
     def from_env(self, action: Tensor) -> Tensor:
         """Convert actions from the environment's format [B, *shape] to this agent's format [B, A]."""
         values = action.reshape(len(action), -1)
+        if self.parts:
+            pieces = values.split([part.spec.action.width for part in self.parts], -1)
+            rows = [part.from_env(piece).double() for part, piece in zip(self.parts, pieces, strict=True)]
+            return torch.cat(rows, -1)
         return values.double() if self.spec.action.continuous else values.long() - torch.tensor(self.spec.action.start)

@@ -57,6 +57,10 @@ def flatten_actions(action: Tensor, spec: ActionSpec, lead: int) -> Tensor:
     Returns:
         Vectors [*lead dims, F] float32.
     """
+    if spec.parts:
+        pieces = action.split([part.size for part in spec.parts], -1)
+        rows = [flatten_actions(piece, part, action.ndim - 1) for piece, part in zip(pieces, spec.parts, strict=True)]
+        return torch.cat(rows, -1).reshape(*action.shape[:lead], -1)
     if not spec.continuous:
         action = torch.cat([_one_hot(action[..., i], 0, n) for i, n in enumerate(spec.nvec)], -1)
     return action.reshape(*action.shape[:lead], -1).float()

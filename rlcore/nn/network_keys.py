@@ -239,14 +239,25 @@ def _check_sizes(spec: EnvSpec, keys: Sequence[str], smallest: int) -> None:
 
 
 def kind_of(action: ActionSpec, distribution: str) -> str:
-    """Return the name of the policy distribution for an action space: "discrete", "normal", "tanh_normal" or "own".
+    """Return the kind of policy distribution: "discrete", "normal", "tanh_normal", "own" or "composite".
 
-    "own" is a class of the user, `package.module:Class`. `distribution` is the value of the config key
+    "own" is a class of the user, `package.module:Class`. "composite" stands for one distribution for each part of a
+    composite action; `distribution` then applies to its Box parts. `distribution` is the value of the config key
     `distribution.type`; "auto" selects the default of the action space.
     Raise UserError if the distribution is not available for the action space.
     """
     if ":" in distribution:
         return "own"
+    if action.parts:
+        boxes = [part for part in action.parts if part.continuous]
+        if distribution not in ("auto", *(("normal", "tanh_normal") if boxes else ())):
+            raise UserError(
+                f"distribution.type={distribution}: not available for a Dict or Tuple action; must be auto, or normal "
+                "or tanh_normal for its Box parts"
+            )
+        for box in boxes:
+            kind_of(box, distribution)
+        return "composite"
     fitting = ("normal", "tanh_normal") if action.continuous else ("discrete",)
     kind = fitting[0] if distribution == "auto" else distribution
     if kind not in fitting:

@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
+from rlcore.errors import UserError
 from rlcore.functional.distributions import Categoricals, Normal, Policy, TanhNormal
 from rlcore.functional.noise import Noise
 from rlcore.nn.mlp import linear
@@ -29,6 +30,11 @@ class PolicyHead(nn.Module):
         self, inputs: int, action: ActionSpec, distribution: str, config: ActorConfig, rng: torch.Generator
     ) -> None:
         super().__init__()
+        if action.parts:
+            raise UserError(
+                "this algorithm cannot choose the actions of a Dict or Tuple action space; use exp=ppo, exp=a2c or "
+                "exp=ppo_recurrent, or rlcore.nn.composite_head.CompositeHead in your own agent"
+            )
         self.action = action
         self.kind = kind_of(action, distribution)
         size = action.size if self.kind != "discrete" else sum(action.nvec)

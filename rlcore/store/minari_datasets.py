@@ -82,6 +82,11 @@ def write(name: str, episodes: Iterable[PlayedEpisode], env: gymnasium.Env, abou
     Returns:
         The folder of the dataset.
     """
+    if not env.action_space.shape and env.action_space.dtype is None:
+        raise UserError(
+            f"{name}: a dataset in Minari's format cannot store the actions of a {type(env.action_space).__name__} "
+            "action space; use another environment"
+        )
     buffer = _minari(name, ".data_collector.episode_buffer").EpisodeBuffer
     space: Any = env.observation_space
     bare = _is_bare(env)

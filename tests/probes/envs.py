@@ -229,3 +229,34 @@ class Recall(gymnasium.Env):
 
 for kind in (Endless, Countdown, Windfall, Generous, Signal, Dot, Picture, Flash, Recall):
     gymnasium.register(f"known/{kind.__name__}-v0", entry_point=kind)
+
+
+class CompositeActions(gymnasium.Env[np.ndarray, Any]):
+    """Nested action space with all kinds of parts. The reward is 1 if the action fits the observation.
+
+    The observation is one number. `step` raises if an action is not an element of the action space.
+    """
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        self.render_mode = render_mode
+        arm = spaces.Tuple(
+            (spaces.Box(-1.0, np.array([2.0, -1.0, 3.0], np.float32), (3,), np.float32), spaces.Discrete(3, start=5))
+        )
+        self.action_space = spaces.Dict(
+            {"arm": arm, "keys": spaces.MultiDiscrete([2, 4]), "lamps": spaces.MultiBinary(2)}
+        )
+        self.observation_space = spaces.Box(0.0, 1.0, (1,), np.float32)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        self.steps, self.seen = 0, float(self.np_random.integers(2))
+        return np.array([self.seen], np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        if not self.action_space.contains(action):
+            raise ValueError(f"{action!r} is not an action of {self.action_space}")
+        (box, digit), keys, lamps = action["arm"], action["keys"], action["lamps"]
+        reward = float(digit == 5 + self.seen) + float(keys[1] == 2 * self.seen) + float(lamps[0] == self.seen)
+        reward += 1 - min(1.0, abs(float(box[0]) - self.seen))
+        self.steps, self.seen = self.steps + 1, float(self.np_random.integers(2))
+        return np.array([self.seen], np.float32), reward, False, self.steps >= 8, {}

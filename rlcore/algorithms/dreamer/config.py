@@ -141,9 +141,14 @@ class DreamerConfig(ReplayConfig):
         """Raise UserError if this config cannot be used with the environment.
 
         The reasons are unknown observation keys, images of unsupported size, and a masked actor for an environment that
-        provides no action masks.
+        provides no action masks. Composite actions are not supported.
         """
         check_keys(spec, self.mlp_keys.encoder, self.cnn_keys.encoder, self.kinds, SMALLEST)
+        if spec.action.parts:
+            raise UserError(
+                f"algo.name={self.name}: {spec.id} has a Dict or Tuple action space, for which only ppo, a2c and "
+                "ppo_recurrent are available; use exp=ppo"
+            )
         if self.actor.cls == MASKED and not spec.mask_keys:
             choices = f"for its {sum(spec.action.nvec)} choices" if spec.action.nvec else "for its continuous action"
             raise UserError(

@@ -15,6 +15,7 @@ from rlcore.errors import UserError
 from rlcore.functional.distributions import Policy
 from rlcore.functional.noise import Noise
 from rlcore.nn.action_masks import masked_policy
+from rlcore.nn.composite_head import CompositeHead
 from rlcore.nn.encoder import MultiEncoder
 from rlcore.nn.mlp import MLP
 from rlcore.nn.policy_head import PolicyHead
@@ -72,9 +73,10 @@ class ActorCritic(nn.Module):
 
     def _make_head(
         self, features: int, config: OnPolicyConfig, spec: EnvSpec, distribution: str, rng: torch.Generator
-    ) -> PolicyHead | OwnHead:
+    ) -> PolicyHead | CompositeHead | OwnHead:
         if ":" not in distribution:
-            return PolicyHead(features, spec.action, distribution, config.actor, rng)
+            kind = CompositeHead if spec.action.parts else PolicyHead
+            return kind(features, spec.action, distribution, config.actor, rng)
         if self.masks:
             raise UserError(
                 f"distribution.type={distribution}: your own distribution does not receive the action masks "

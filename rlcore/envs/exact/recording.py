@@ -192,6 +192,9 @@ def random_action(spec: EnvSpec, rng: np.random.Generator, obs: dict[str, Any] |
     among the choices that the action masks in the observation allow.
     """
     action, keys = spec.action, spec.mask_keys if obs is not None else ()
+    if action.parts:
+        drawn = [random_action(EnvSpec(spec.id, {}, part), rng) for part in action.parts]
+        return np.concatenate([np.reshape(part, -1).astype(np.float64) for part in drawn])
     if action.continuous:
         low, high = np.array(action.low), np.array(action.high)
         bounded = np.isfinite(low) & np.isfinite(high)

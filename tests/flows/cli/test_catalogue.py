@@ -23,7 +23,8 @@ def test_agents_table_lists_paper_and_spaces(printed: Printed) -> None:
 
     text = printed(agents_table(ALGORITHMS))
     assert "Proximal Policy Optimization" in text
-    assert re.search(r"actions +Box, Discrete, MultiDiscrete, MultiBinary\n", text)
+    assert re.search(r"actions +Box, Discrete, MultiDiscrete, MultiBinary\n", text)  # Dreamer
+    assert re.search(r"actions +Box, Discrete, MultiDiscrete, MultiBinary, Dict, Tuple\n", text)  # PPO
     assert re.search(r"observations +Box, Discrete, images, Dict of these\n", text)
     assert not re.search(r"(actions|observations) *\n", text), "an algorithm without any space"
     assert max(len(line) for line in text.splitlines()) <= 100
@@ -64,7 +65,8 @@ def test_agents_table_passes_finite_values_to_plugin_agents(printed: Printed) ->
             return acting
 
     module = SimpleNamespace(__doc__="Another: a paper.", Config=ppo.Config, Agent=ValueReadingAgent)
-    assert re.search(r"actions +Box, Discrete, MultiDiscrete, MultiBinary\n", printed(agents_table({"other": module})))
+    table = agents_table({"other": module})
+    assert re.search(r"actions +Box, Discrete, MultiDiscrete, MultiBinary, Dict, Tuple\n", printed(table))
 
 
 def test_envs_table_groups_by_suite_with_missing_extra(printed: Printed) -> None:

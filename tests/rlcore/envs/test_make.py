@@ -238,7 +238,7 @@ def test_spec_of_refuses_unsupported_spaces():
     with pytest.raises(UserError, match="'words' is Text"):
         spec_of(make_env("Probe/Sequence-v0"))
     with pytest.raises(UserError, match="action space"):
-        spec_of(spaces_env(action=spaces.Dict({"a": spaces.Discrete(2)})))
+        spec_of(spaces_env(action=spaces.Dict({"a": spaces.Text(2)})))
     with pytest.raises(UserError, match="action space"):
         spec_of(spaces_env(action=spaces.Box(0, 9, (2,), np.int64)))
 
