@@ -267,20 +267,36 @@ class EnvSpec:
         Returns:
             [B, choices] bool, True if a choice is allowed; None if no mask applies to the sub-action.
         """
-        masks = [(self.obs[key].binds, obs[key].reshape(len(obs[key]), -1) != 0) for key in self.mask_keys]
-        if masks and masks[0][0] is None:
-            begin = sum(self.action.nvec[:part])
-            found = [join([mask for _, mask in masks], 1)[:, begin : begin + self.action.nvec[part]]]
-        else:
-            found = [
-                mask if about.by is None else mask | ~_takes(chosen[about.by], about.when)[:, None]
-                for about, mask in masks
-                if about is not None and about.part == part
-            ]
+        found = [
+            mask if about is None or about.by is None else mask | ~_takes(chosen[about.by], about.when)[:, None]
+            for about, mask in self._masks_of(part, obs, join)
+        ]
         if not found:
             return None
         together = functools.reduce(operator.and_, found)
         return together | ~together.any(1)[:, None]
+
+    def nothing_allowed(self, obs: Mapping[str, Any], join: Callable[[Any, int], Any]) -> Any:
+        """Return [B] bool, True if the action masks allow no action; None if every mask depends on a condition.
+
+        Masks with a condition are ignored. The arguments are those of `allowed`.
+        """
+        found: list[Any] = []
+        for part in range(self.action.size):
+            always = [mask for about, mask in self._masks_of(part, obs, join) if about is None or about.by is None]
+            if always:
+                found.append(~functools.reduce(operator.and_, always).any(1))
+        return functools.reduce(operator.or_, found) if found else None
+
+    def _masks_of(
+        self, part: int, obs: Mapping[str, Any], join: Callable[[Any, int], Any]
+    ) -> list[tuple[Binding | None, Any]]:
+        """Return the masks of a sub-action, each as its binding and [B, choices] bool."""
+        masks = [(self.obs[key].binds, obs[key].reshape(len(obs[key]), -1) != 0) for key in self.mask_keys]
+        if masks and masks[0][0] is None:
+            begin = sum(self.action.nvec[:part])
+            return [(None, join([mask for _, mask in masks], 1)[:, begin : begin + self.action.nvec[part]])]
+        return [(about, mask) for about, mask in masks if about is not None and about.part == part]
 
     def windows(self, keys: Iterable[str]) -> dict[str, Window]:
         """Return key -> window, for those keys in `keys` whose past observations the agent also sees."""

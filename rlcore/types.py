@@ -37,6 +37,7 @@ if TYPE_CHECKING:  # environment workers import this file, and importing torch t
 
 
 Metrics = dict[str, Any]  # name -> number or tensor []; tensors are read only when metrics are logged
+ALLOWED = "Info/allowed_choices"  # metric: share of choices that action masks allow; NaN if they allow no action
 
 
 Carry = Any  # recurrent state of an agent, opaque to all other code; () if the agent is feed-forward

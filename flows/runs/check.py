@@ -91,6 +91,7 @@ def prepare(
 def _spec(config: RunConfig) -> EnvSpec:
     """Return the environment's spec after checking that the algorithm and the policy's distribution support it."""
     from rlcore.envs.make import suite_for
+    from rlcore.envs.masks import refuse_first_masks
     from rlcore.envs.spaces import spec_of
     from rlcore.envs.vector.choose import check_batched_options, check_vector_env
     from rlcore.envs.vector.limited import limited_env
@@ -100,6 +101,8 @@ def _spec(config: RunConfig) -> EnvSpec:
     try:
         with limited_env(config.env) as limited:
             spec = spec_of(limited.env)
+            if config.algo.needs_allowed_action and spec.mask_keys:
+                refuse_first_masks(spec, limited, config.seed)
     except EnvironmentFault as fault:
         raise UserError(f"env.id={config.env.id}: the environment cannot be created: {fault}") from fault
     check_vector_env(config.env)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from flows.runs.listeners import emit
-from rlcore.envs.card import readable_card, warn_of_boundary
+from rlcore.envs.card import readable_card, refuse_without_action, warn_of_boundary
 from rlcore.envs.drawing import DrawnImage
 from rlcore.spec import EnvSpec
 from rlcore.store.config_file import config_of
@@ -18,8 +18,10 @@ from rlcore.store.directory import RunDirectory, write_json
 def write_card(run: RunDirectory, card: dict[str, Any]) -> dict[str, Any]:
     """Write an environment card (measured properties of the environment), and report its warnings and notices.
 
-    `card` is the result of a measurement, or of an earlier measurement that Prefect has cached.
+    `card` is the result of a measurement, or of an earlier measurement that Prefect has cached. Raise UserError if the
+    algorithm cannot be trained in the environment, because action masks allow no action.
     """
+    refuse_without_action(config_of(run).algo, card)
     warn_of_boundary(card)
     for notice in config_of(run).algo.env_notices(EnvSpec.from_json(card["spec"])):
         emit("stage", {"doing": notice})

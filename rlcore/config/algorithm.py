@@ -74,6 +74,11 @@ class AlgorithmConfig:
         """Return True if the policy never chooses an action that the environment's action mask forbids."""
         return False
 
+    @property
+    def needs_allowed_action(self) -> bool:
+        """Return True if it is an error that action masks allow no action; otherwise all actions are then allowed."""
+        return False
+
     def env_notices(self, spec: EnvSpec) -> Iterator[str]:
         """Yield messages for the user about observations of an environment.
 

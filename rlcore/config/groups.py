@@ -128,6 +128,9 @@ class EnvConfig:
         None, "truncate episodes after this many steps; null = the limit registered for env.id", low=1
     )
     reward_as_observation: bool = arg(False, "add the last reward as observation key reward")
+    action_mask_from_info: bool = arg(
+        False, "add info['action_mask'] of reset and step as observation key action_mask, an action mask"
+    )
     mask_velocities: bool = arg(
         False,
         "set the velocities in the observation state to zero, for a partially observable task (classic control, Box2D, "

@@ -26,11 +26,13 @@ import numpy as np
 from gymnasium import spaces
 
 from rlcore import streams
+from rlcore.config.algorithm import AlgorithmConfig
 from rlcore.config.groups import EnvConfig
 from rlcore.envs.drawing import SparselyDrawn
 from rlcore.envs.exact.recording import Build, random_action
 from rlcore.envs.exact.tier import TierReport, measure_tier, report_failing, try_boundary
 from rlcore.envs.make import EnvSettings, make, suite_for
+from rlcore.envs.masks import NO_ACTION, count_without_action
 from rlcore.envs.spaces import obs_spaces, spec_of
 from rlcore.envs.suites.registry import suite_with
 from rlcore.envs.suites.suite import Suite
@@ -76,8 +78,10 @@ def environment_card(config: EnvConfig | EnvSettings) -> dict[str, Any]:
     if suite.batched(env_id, settings.wrapper) is not None:
         report, out_of_bounds = _check_batched(config, suite.place(env_id)), dict[str, int]()
     else:
-        out_of_bounds = _play_checked(config)
+        out_of_bounds, without_action = _play_checked(config)
         report = _measure(config, settings, suite)
+        report = dataclasses.replace(report, without_action=without_action)
+    masked_out = [f"in {report.without_action} tested states, {NO_ACTION}"] if report.without_action else []
     card |= {
         "time_limit_checked": _limit_checked(card["max_episode_steps"], report),
         "reward_seen": list(report.reward),
@@ -85,7 +89,7 @@ def environment_card(config: EnvConfig | EnvSettings) -> dict[str, Any]:
         "tier": report.tier,
         "tier_reason": report.reason,
         "fresh_instance": report.fresh_instance,
-        "findings": list(report.findings),
+        "findings": [*report.findings, *masked_out],
         "tested": {
             "episodes": report.episodes,
             "steps": report.steps,
@@ -93,6 +97,7 @@ def environment_card(config: EnvConfig | EnvSettings) -> dict[str, Any]:
             "longest_episode": report.longest,
             "seed": SEED,
             "values_out_of_bounds": out_of_bounds,
+            "states_without_action": report.without_action,
             "seconds": round(time.perf_counter() - began, 2),
         },
     }
@@ -154,21 +159,30 @@ def _read_claims(config: EnvConfig | EnvSettings) -> dict[str, Any]:
         }
 
 
-def _play_checked(config: EnvConfig | EnvSettings) -> dict[str, int]:
+def _play_checked(config: EnvConfig | EnvSettings) -> tuple[dict[str, int], int]:
     """Play random actions in a vectorized environment, which checks all returned values as it does in training.
 
-    Return observation key -> number of values outside the bounds that the observation space declares.
+    Return observation key -> number of values outside the bounds that the observation space declares, and the number of
+    states in which action masks allow no action.
     """
-    rng = streams.generator(SEED, "probe", 2)
+    rng, without_action = streams.generator(SEED, "probe", 2), 0
     envs = make_vector_env(config, num_envs=1, seed=SEED, purpose="probe", tier="replay")
     try:
         arrival = envs.reset()
         for _ in range(TRIED_STEPS):
+            without_action += count_without_action(envs.spec, arrival)
             obs = {key: values[0] for key, values in arrival.obs.items()}
             arrival = envs.step(np.asarray(random_action(envs.spec, rng, obs))[None])
     finally:
         envs.close()
-    return envs.out_of_bounds
+    return envs.out_of_bounds, without_action
+
+
+def refuse_without_action(algo: AlgorithmConfig, card: Mapping[str, Any]) -> None:
+    """Raise UserError if action masks allowed no action in a tested state, unless the algorithm ignores this."""
+    count = card.get("tested", {}).get("states_without_action", 0)
+    if count and algo.needs_allowed_action:
+        raise UserError(f"{card['id']}: in {count} of the states that make-env tested, {NO_ACTION}")
 
 
 def warn_of_boundary(card: Mapping[str, Any]) -> None:

@@ -23,6 +23,7 @@ from rlcore.envs.suites.own import OwnWrapper
 from rlcore.envs.suites.registry import own_class, suite_with
 from rlcore.envs.suites.suite import Suite, open_env
 from rlcore.envs.wrappers import (
+    ActionMaskObservation,
     ActionRepeat,
     ActionsAsObservation,
     FlatDictObservation,
@@ -30,6 +31,7 @@ from rlcore.envs.wrappers import (
     NormalizeAction,
     RewardAsObservation,
     VectorAction,
+    gives_masks,
 )
 from rlcore.errors import UserError
 
@@ -58,6 +60,7 @@ class EnvSettings:
     noop: Any = 0
     dilation: int = 1
     reward_as_observation: bool = False
+    action_mask_from_info: bool = False
     max_episode_steps: int | None = None
     config: dict[str, Any] = field(default_factory=dict)
     endless: bool | None = None
@@ -85,6 +88,7 @@ class EnvSettings:
             noop=list(stack.noop) if isinstance(stack.noop, (list, tuple)) else stack.noop,
             dilation=stack.dilation,
             reward_as_observation=config.reward_as_observation,
+            action_mask_from_info=config.action_mask_from_info,
             max_episode_steps=config.max_episode_steps,
             config=plain(config.config),
             endless=config.endless,
@@ -96,8 +100,9 @@ def make(config: EnvConfig | EnvSettings, *, render_mode: str | None = None) -> 
     """Create one environment with the configured wrappers; its observations are a flat dict.
 
     The wrappers are added in SheepRL's order: normalized actions (before them, the conversion of composite actions),
-    action repeat, flat dict, channel axis of gray images (only if the agent reads images), masked velocities, rendered
-    image, size and color of images, frame stack, past actions (`action_stack`), last reward (`reward`), time limit.
+    action repeat, flat dict, action mask (`action_mask`, from a method or from `info`), channel axis of gray images
+    (only if the agent reads images), masked velocities, rendered image, size and color of images, frame stack, past
+    actions (`action_stack`), last reward (`reward`), time limit.
 
     Two time limits can apply. The limit that is registered with the id counts steps of the environment.
     `env.max_episode_steps` counts actions of the agent; with action repeat, one action is several steps. No wrapper
@@ -132,6 +137,8 @@ def make(config: EnvConfig | EnvSettings, *, render_mode: str | None = None) -> 
         seen = settings.image_key is not None
         image = kind_of("", env.observation_space) == "image" or (seen and is_plane(env.observation_space))
         env = FlatDictObservation(env, (settings.image_key or "rgb") if image else settings.vector_key)
+        if settings.action_mask_from_info or gives_masks(env):
+            env = ActionMaskObservation(env, settings.action_mask_from_info)
         if seen and any(map(is_plane, obs_spaces(env).values())):
             env = GrayChannel(env)
         if settings.mask_velocities:

@@ -13,9 +13,9 @@ from gymnasium.wrappers import TimeLimit, TransformAction
 from gymnasium.wrappers.utils import rescale_box
 
 from rlcore.config.values import nearest
-from rlcore.envs.spaces import action_spec, refuse_large
+from rlcore.envs.spaces import action_spec, kind_of, refuse_large
 from rlcore.envs.velocities import LAYOUTS
-from rlcore.errors import UserError
+from rlcore.errors import EnvironmentFault, UserError
 
 OURS = __name__, "rlcore.envs.images"  # modules that define the wrappers of `make`
 
@@ -334,11 +334,65 @@ class RewardAsObservation(gymnasium.Wrapper):
         return obs, reward, terminated, truncated, info
 
 
-def _with_key(space: spaces.Space[Any], key: str, box: spaces.Box, option: str) -> spaces.Dict:
+class ActionMaskObservation(gymnasium.Wrapper):
+    """Wrapper that adds an action mask to the observation, as key `action_mask`; 1 = the choice is allowed.
+
+    Args:
+        env: environment with flat dict observations and discrete actions.
+        from_info: True: the mask is `info["action_mask"]`. False: it is the result of the environment's method
+            `action_masks()`. Both have one entry for each choice of each sub-action.
+
+    Raises:
+        UserError: The actions are continuous, or the observations already have a key `action_mask`.
+    """
+
+    def __init__(self, env: gymnasium.Env, from_info: bool) -> None:
+        super().__init__(env)
+        self.from_info, action = from_info, action_spec(env.action_space)
+        if action.continuous:
+            raise UserError(
+                f"env.action_mask_from_info=true: action masks need discrete actions, but the action space is "
+                f"{env.action_space}; set env.action_mask_from_info=false"
+            )
+        self.size = sum(action.nvec)
+        mask = spaces.MultiBinary(self.size)
+        self.observation_space = _with_key(env.observation_space, "action_mask", mask, "action_mask_from_info")
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Start an episode and add the mask to its first observation."""
+        obs, info = self.env.reset(seed=seed, options=options)
+        obs["action_mask"] = self._mask(info, False)
+        return obs, info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Take one action and add the mask to the observation."""
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        obs["action_mask"] = self._mask(info, bool(terminated or truncated))
+        return obs, reward, terminated, truncated, info
+
+    def _mask(self, info: dict[str, Any], ended: bool) -> np.ndarray:
+        if not self.from_info:
+            return np.asarray(self.env.get_wrapper_attr("action_masks")()).reshape(-1)
+        if "action_mask" in info:
+            return np.asarray(info["action_mask"]).reshape(-1)
+        if not ended:
+            raise EnvironmentFault("env.action_mask_from_info=true, but info has no key action_mask")
+        return np.zeros(self.size, np.int8)  # no action follows
+
+
+def gives_masks(env: gymnasium.Env) -> bool:
+    """Return True if an environment with flat dict observations has no masks in them, but a method `action_masks()`."""
+    parts: Mapping[str, spaces.Space[Any]] = getattr(env.observation_space, "spaces", {})
+    if any(kind_of(key, space) == "mask" for key, space in parts.items()) or isinstance(env.action_space, spaces.Box):
+        return False
+    return env.has_wrapper_attr("action_masks") and callable(env.get_wrapper_attr("action_masks"))
+
+
+def _with_key(space: spaces.Space[Any], key: str, added: spaces.Space[Any], option: str) -> spaces.Dict:
     parts: Mapping[str, spaces.Space[Any]] = space.spaces if isinstance(space, spaces.Dict) else {}
     if key in parts:
         raise UserError(
             f"env.{option}: would add the observation {key!r}, but this environment already has one with this name; "
             f"remove env.{option} from the config"
         )
-    return spaces.Dict({**parts, key: box})
+    return spaces.Dict({**parts, key: added})

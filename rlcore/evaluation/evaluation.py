@@ -150,7 +150,8 @@ def play_round(
     indices, device = (round, streams.PURPOSES[purpose]), where.get("device", "cpu")
     rng = None if greedy else Noise(config.seed, "policy_eval", *indices, device=device)
     try:
-        yield from playing(agent, envs, episodes, rng, greedy=greedy, limit=limit, on_step=on_step, **where)
+        where |= {"on_step": on_step, "needs_allowed_action": config.algo.needs_allowed_action}
+        yield from playing(agent, envs, episodes, rng, greedy=greedy, limit=limit, **where)
     finally:
         envs.close()
 

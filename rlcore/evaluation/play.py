@@ -13,6 +13,7 @@ import torch
 
 from rlcore.data.history import with_history
 from rlcore.data.staging import answer, tensor
+from rlcore.envs.masks import refuse_without_action
 from rlcore.functional.noise import Noise
 from rlcore.functional.tree import map_leaves
 from rlcore.protocols import Agent, VectorEnv
@@ -131,6 +132,7 @@ def playing(
     *,
     greedy: bool,
     limit: int | None = None,
+    needs_allowed_action: bool = False,
     device: torch.device | str = "cpu",
     autocast: Any = nullcontext,
     on_step: OnStep | None = None,
@@ -147,6 +149,7 @@ def playing(
         rng: noise for sampled actions; None if `greedy` is True.
         greedy: True: the most likely actions; False: samples.
         limit: number of actions after which `envs` truncate an episode; these episodes are counted in `cut`.
+        needs_allowed_action: raise EnvironmentFault if action masks allow no action.
         device: device of the agent.
         autocast: function that returns a context manager for calls of the agent (mixed precision).
         on_step: called with every time step and the action that the agent chose after it, in the environment's format.
@@ -160,6 +163,8 @@ def playing(
     agent = with_history(agent, envs.spec)
     time_step, carry = envs.reset(), map_leaves(lambda tensor: tensor.to(device), agent.initial(count))
     while any(left):
+        if needs_allowed_action:
+            refuse_without_action(envs.spec, time_step)
         obs = {key: tensor(rows, device) for key, rows in time_step.obs.items()}
         with autocast():
             carry, action, _ = agent.act(carry, obs, tensor(time_step.is_first, device), rng, greedy)

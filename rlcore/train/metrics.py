@@ -13,9 +13,10 @@ from torch import Tensor
 
 from rlcore.config.groups import REDUCTIONS, MetricConfig
 from rlcore.config.values import nearest
-from rlcore.errors import RunError, UserError
+from rlcore.envs.masks import NO_ACTION
+from rlcore.errors import EnvironmentFault, RunError, UserError
 from rlcore.system.training_clock import clock, wall
-from rlcore.types import Episode, Episodes, Metrics
+from rlcore.types import ALLOWED, Episode, Episodes, Metrics
 
 log = logging.getLogger(__name__)
 
@@ -82,6 +83,7 @@ class MetricsWindow:
         """Return name -> all values since the last log point; raise a RunError if one of them is not finite.
 
         The error names the metrics with the earliest non-finite value and, if it can be determined, the gradient step.
+        If the metric of action masks is not finite, because they allowed no action, an EnvironmentFault explains this.
         """
         values = self._numbers()
         broken = {
@@ -92,6 +94,8 @@ class MetricsWindow:
         if broken:
             first = min(broken.values())
             named = {name: values[name][at] for name, at in broken.items() if at == first}
+            if ALLOWED in named:
+                raise EnvironmentFault(f"before policy step {policy_steps}: {NO_ACTION}")
             steps = updates - self.start_updates
             one_each = all(len(values[name]) == steps for name in named)  # else values do not match gradient steps
             since = f" at gradient step {self.start_updates + first + 1}" if one_each else ""

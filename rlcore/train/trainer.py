@@ -31,7 +31,7 @@ from rlcore.config.groups import RunConfig
 from rlcore.data.dataset import as_collected, as_dataset
 from rlcore.data.replay import Replay
 from rlcore.data.rollout import Rollout
-from rlcore.envs.card import environment_card
+from rlcore.envs.card import environment_card, refuse_without_action
 from rlcore.envs.vector.choose import check_batched_options, make_vector_env, refuse_foreign_vector
 from rlcore.errors import RunError, UserError
 from rlcore.evaluation import datasets
@@ -155,6 +155,8 @@ class Trainer:
         spec = envs.spec if envs is not None else stored and EnvSpec.from_json(stored)
         if spec is not None:
             self.config.algo.check_spec(spec)
+            if envs is None:
+                refuse_without_action(self.config.algo, self.card)
             for notice in self.config.algo.env_notices(spec):
                 log.warning("%s", notice)
             check_resources(self.config, spec, Path(self.config.run_dir), begun=True, command=command)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from rlcore.data.history import SamplesWithHistory
+from rlcore.functional.tree import map_leaves
 from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
 from rlcore.types import Batch, Trajectory
 from tests.golden.fixtures import arrays, check_state, part, settings, tensors
@@ -48,10 +49,18 @@ def ours(weights: dict[str, np.ndarray]) -> dict[str, Tensor]:
 
 
 def make_learner(
-    module: ModuleType, values: dict[str, Any], kind: str, initial: dict[str, np.ndarray], precision: str
+    module: ModuleType,
+    values: dict[str, Any],
+    kind: str,
+    initial: dict[str, np.ndarray],
+    precision: str,
+    masked: bool = False,
 ) -> Any:
     """Return a learner with SB3's weights for one kind of action; `values` are those of its config."""
-    spec = EnvSpec("Golden-v0", {"state": ArraySpec((4,), "float32")}, ACTIONS[kind])
+    obs, action = {"state": ArraySpec((4,), "float32")}, ACTIONS[kind]
+    if masked:
+        obs["mask"] = ArraySpec((sum(action.nvec),), "bool", kind="mask")
+    spec = EnvSpec("Golden-v0", obs, action)
     learner: Any = module.build(context(values, spec, 1, precision=precision))[0]
     learner.agent.load_state_dict(ours(initial))
     learner.agent.encoder.forward = lambda obs, lead=1: obs["state"]  # in float64 too, which would become float32 there
@@ -75,14 +84,16 @@ class KnownOrder:
 def injected(samples_class: Any, learner: Any, samples: dict[str, np.ndarray], policy_steps: int = 0) -> Batch:
     """Inject exactly these samples into the learner, independent of the content of the batch."""
     count, values = len(samples["advantage"]), tensors(samples)
-    obs: Any = {"state": values["features"]}
+    masks = {name: values[name] for name in ("mask",) if name in values}
+    obs: Any = {"state": values["features"]} | masks
     obs = SamplesWithHistory(obs, {}) if hasattr(samples_class, "at") else obs
     values |= {"obs": obs, "weight": torch.ones(count, dtype=torch.float64)}
     found = samples_class(**{name: values[name] for name in samples_class._fields})
     learner.samples = lambda batch: found
     blank = torch.zeros(count, 1)
-    steps = Trajectory({"state": torch.zeros(count, 1, 4)}, blank, blank, blank.bool(), blank.bool(), blank.bool())
-    return Batch(steps, steps, policy_steps)
+    rows = {"state": torch.zeros(count, 1, 4)} | {name: mask.unsqueeze(1) for name, mask in masks.items()}
+    steps = Trajectory(rows, blank, blank, blank.bool(), blank.bool(), blank.bool())
+    return Batch(steps, map_leaves(lambda rows: rows[-1], steps), policy_steps)
 
 
 def check_annealing(

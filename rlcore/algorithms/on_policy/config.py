@@ -190,6 +190,11 @@ class OnPolicyConfig(AlgorithmConfig):
         return read_windows(self.windows, "algo.windows")
 
     @property
+    def needs_allowed_action(self) -> bool:
+        """True if it is an error that action masks allow no action."""
+        return self.action_masks
+
+    @property
     def collect_length(self) -> int:
         """Number T of time steps that each environment takes between two updates."""
         return self.rollout_steps

@@ -17,7 +17,7 @@ from rlcore.functional.returns import TransitionTargets, advantages
 from rlcore.functional.stats import LossTerms, RunningMoments, mean_metrics
 from rlcore.optim.optimizer import Optimizer
 from rlcore.optim.step import Step
-from rlcore.types import Batch, Context, Metrics, Ranks, SingleProcess, State, Trajectory
+from rlcore.types import ALLOWED, Batch, Context, Metrics, Ranks, SingleProcess, State, Trajectory
 
 
 class OnPolicyLearner(protocols.Learner):
@@ -82,6 +82,24 @@ class OnPolicyLearner(protocols.Learner):
         with self.autocast():
             _, last_value = self.agent(last)
         return advantages(step, steps.extras["value"], last_value, config.gamma, config.gae_lambda, config.gae_method)
+
+    @torch.no_grad()
+    def count_allowed(self, batch: Batch) -> Metrics:
+        """Return a metric of the action masks of a rollout [T, B]: the mean share of choices that they allow.
+
+        The metric is NaN if the masks allow no action although the episode continues. The trainer then raises an error
+        when it reads the metrics, so that no step of a rollout waits for a GPU. Without masks, there is no metric.
+        """
+        if not self.agent.masks:
+            return {}
+        obs = {key: batch.steps.obs[key].flatten(0, 1) for key in self.agent.masks}
+        share = torch.cat([mask.flatten(1) != 0 for mask in obs.values()], 1).float().mean(1)
+        weight = transitions(batch).weight.flatten()  # 0 if the step only resets the environment
+        mean = share.dot(weight) / weight.sum().clamp(min=1)
+        nothing = self.agent.spec.nothing_allowed(obs, torch.cat)
+        if nothing is not None:
+            mean = mean.masked_fill((nothing & (weight > 0)).any(), torch.nan)
+        return {ALLOWED: mean}
 
     def average(self, logged: Sequence[Metrics], coefs: Mapping[str, float]) -> Metrics:
         """Return the metrics of an update.

@@ -12,6 +12,7 @@ from rlcore import streams
 from rlcore.envs.batched.vector import BatchedVectorEnv
 from rlcore.envs.exact.recording import random_action
 from rlcore.envs.exact.tier import TierReport
+from rlcore.envs.masks import count_without_action
 from rlcore.errors import EnvironmentFault
 from rlcore.spec import EnvSpec
 from rlcore.types import TimeStep
@@ -39,12 +40,13 @@ def check_batched(create: Create, place: str) -> TierReport:
     """
     envs = create(COPIES, "cpu")
     rng = streams.generator(0, "probe")
-    actions = [_random_actions(envs.spec, rng) for _ in range(STEPS)]
-    _refuse_reads(create, actions[0], place)
-    steps = [envs.reset()]
+    steps, actions = [envs.reset()], list[Tensor]()
     _check_values(steps[0], envs, place)
-    for index, action in enumerate(actions):
-        steps.append(envs.step(action))
+    for index in range(STEPS):
+        actions.append(_random_actions(envs.spec, rng, steps[-1]))
+        if index == 0:
+            _refuse_reads(create, actions[0], place)
+        steps.append(envs.step(actions[-1]))
         _check_values(steps[-1], envs, place)
         if index == STEPS // 2:
             saved = envs.state_dict()
@@ -76,12 +78,14 @@ def check_batched(create: Create, place: str) -> TierReport:
         longest=max(lengths, default=0),
         truncated_at=limits,
         reward=(float(rewards.min()), float(rewards.max())),
+        without_action=sum(count_without_action(envs.spec, step) for step in steps),
     )
 
 
-def _random_actions(spec: EnvSpec, rng: np.random.Generator) -> Tensor:
-    """Draw random actions in the environment's format, [COPIES, *shape]."""
-    return torch.from_numpy(np.stack([np.asarray(random_action(spec, rng)) for _ in range(COPIES)]))
+def _random_actions(spec: EnvSpec, rng: np.random.Generator, step: TimeStep) -> Tensor:
+    """Draw random actions that the action masks allow, in the environment's format, [COPIES, *shape]."""
+    masks = [{key: step.obs[key][copy].numpy() for key in spec.mask_keys} for copy in range(COPIES)]
+    return torch.from_numpy(np.stack([np.asarray(random_action(spec, rng, obs)) for obs in masks]))
 
 
 def _refuse_reads(create: Create, action: Tensor, place: str) -> None:

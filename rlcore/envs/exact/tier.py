@@ -56,6 +56,7 @@ class TierReport:
         reward: smallest and largest reward of all recorded steps.
         findings: messages for the author of the environment, one line each: the seed has no effect, or state is kept
             after a reset or shared between instances.
+        without_action: number of states in which action masks allowed no action.
     """
 
     tier: str
@@ -69,6 +70,7 @@ class TierReport:
     truncated_at: tuple[int, ...]
     reward: tuple[float, float]
     findings: tuple[str, ...] = ()
+    without_action: int = 0
 
 
 def measure_tier(make_env: Build, seed: int) -> TierReport:

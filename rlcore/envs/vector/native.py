@@ -40,7 +40,15 @@ log = logging.getLogger(__name__)
 
 TRIED, TRIED_STEPS = 13, 60  # number of environments (not a power of two) and of steps in the test of exactness
 MEASURED = "SHEPHERD_VECTORIZED"  # environment variable: settings -> result of this test; inherited by children
-FORBIDS = ("normalize_actions", "action_repeat", "mask_velocities", "num_stack", "reward_as_observation", "restart")
+FORBIDS = (
+    "normalize_actions",
+    "action_repeat",
+    "mask_velocities",
+    "num_stack",
+    "reward_as_observation",
+    "action_mask_from_info",
+    "restart",
+)
 OTHER_NAMES = {"num_stack": "actions_as_observation", "restart": "restart_on_exception"}
 WORTH_IT = 8  # minimum B for native; a step of 4 takes 37 µs single, 48 µs native; of 8, 63 µs single, 51 µs native
 

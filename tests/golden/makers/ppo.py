@@ -75,9 +75,15 @@ class Order:
         return order
 
 
-def make_model(action_space: spaces.Space, setting: dict, weights: dict | None = None, samples: int = SAMPLES) -> PPO:
-    """Return SB3's PPO in float64 with separate tanh networks for policy and value."""
-    model = PPO(
+def make_model(
+    action_space: spaces.Space,
+    setting: dict,
+    weights: dict | None = None,
+    samples: int = SAMPLES,
+    algorithm: type[Any] = PPO,
+) -> Any:
+    """Return SB3's PPO, or a variant of it, in float64 with separate tanh networks for policy and value."""
+    model = algorithm(
         "MlpPolicy",
         Blank(OBSERVATIONS, action_space),
         n_steps=samples,

@@ -112,7 +112,7 @@ class Learner(OnPolicyLearner):
             logged.append(self.step(scaled.steps, scaled.last, of_loss))
             self.updates += 1
         self.agent.observe(batch.steps.obs, self.ranks)
-        return self.average(logged, coefs)
+        return self.average([*logged, self.count_allowed(batch)], coefs)
 
     def gradient_step(self, steps: Trajectory, last: Trajectory, coefs: Mapping[str, float]) -> Metrics:
         """Take one optimizer step on the loss of a rollout (Mnih et al. 2016, algorithm S3); return the means to log.

@@ -57,7 +57,7 @@ class Learner(OnPolicyLearner):
         epochs = (samples.at(*epoch) for epoch in zip(rows, advantage, weight, strict=True))
         logged = self.take_steps(epochs, coefs)
         self.agent.observe(batch.steps.obs, self.ranks)
-        return self.average(logged, coefs)
+        return self.average([*logged, self.count_allowed(batch)], coefs)
 
     @torch.no_grad()
     def samples(self, batch: Batch) -> PPOSamples[Observations]:
