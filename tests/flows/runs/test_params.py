@@ -178,7 +178,7 @@ def test_follow_params_updates_keys_without_effect_on_learning(tmp_path: Path, p
         {"seed": 3},
         {"algo__total_steps": 32768},
         {"evaluation__every": 999},
-        {"early_stop__patience": 3},
+        {"stop": [{"upper_bound": {"metric": "Rewards/rew_avg", "value": 475.0}}]},
         {"num_threads": 2},
     ],
 )
