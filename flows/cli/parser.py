@@ -25,6 +25,9 @@ SWEEP = (
     "sweep=PRESET, keys of the sweep (sweep.trials=20), values to search (algo.gamma=interval(0.9,1)) and any key of "
     "`shepherd train`"
 )
+FROM_FILE = (
+    "file with settings, in YAML or JSON, or a file of rl8 (key env_cls); settings on the command line replace its own"
+)
 RUN_DIR = "run directory"
 SOURCE = "run directory, checkpoint directory or models:/NAME@ALIAS"
 CHECKPOINT = (
@@ -128,6 +131,7 @@ def parser() -> Parser:
     )
     about = f"{KEYS}; several values of a key, as in seed=0,1,2 group=NAME, train one run per value"
     command.add_argument("overrides", nargs="*", default=[], help=about)
+    command.add_argument("-f", "--file", default="", metavar="FILE", help=FROM_FILE)
     about = "number of runs of a group that are trained at the same time (default: as many as the CPU cores allow)"
     command.add_argument("--workers", type=int, metavar="N", help=about)
     command = _add(
@@ -144,6 +148,7 @@ def parser() -> Parser:
     _add_judges(group)
     command = _add(group, "config", "flows.cli.config:config", "print the composed config without training")
     command.add_argument("overrides", nargs="*", default=[], help=KEYS)
+    command.add_argument("-f", "--file", default="", metavar="FILE", help=FROM_FILE)
     about = "print it in the form of params.yaml, the parameter file of the DVC pipelines (interpolations not resolved)"
     command.add_argument("--params", action="store_true", help=about)
     about = "compare what two runs or checkpoints learned, bit for bit; exit code 1 if they differ"

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from flows.config.compose import compose_existing
+from flows.config.run_file import with_file
 from flows.process.exits import name_continuation
 from flows.process.network import is_server
 from flows.report.command_lines import bin_folder, resume_command, short_path
@@ -29,15 +30,17 @@ from rlcore.system.printable import print_safely
 from rlcore.system.secrets import redact
 
 
-def train_run_or_group(overrides: Sequence[str], workers: int | None = None) -> None:
-    """Create a run from overrides and train it.
+def train_run_or_group(overrides: Sequence[str], workers: int | None = None, file: str = "") -> None:
+    """Create a run from overrides, and from those in a file, and train it.
 
     If a key has several values (`seed=0,1,2`), train a group of runs instead, one run for each value. `workers` is the
-    number of runs that are trained at the same time; it is allowed only for a group.
+    number of runs that are trained at the same time; it is allowed only for a group. `file` is the path of a file with
+    settings, or "".
     """
     from flows.runs.create import new_run  # Hydra
     from flows.sweeps.group_runs import has_several
 
+    overrides = with_file(file, overrides)
     check_servers()
     if has_several(overrides):
         _group(overrides, workers)

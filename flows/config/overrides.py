@@ -10,7 +10,7 @@ import functools
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from flows.config.mistakes import is_of_sheeprl, unknown_option
 from flows.config.yaml_files import BUILT_IN, misnamed
@@ -18,7 +18,7 @@ from rlcore.algorithms import ALGORITHMS
 from rlcore.config.groups import RunConfig
 from rlcore.config.schema import arguments
 from rlcore.config.stop import OLD_KEY, EarlyStopConfig
-from rlcore.config.values import nearest
+from rlcore.config.values import nearest, spell
 from rlcore.errors import Mistakes, NotSupported, UserError
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 PACKAGES = {"logger": "metric.logger", "optim": "algo.optimizer"}
 # Hydra's own keys that SheepRL's commands contain; they are ignored, because Hydra only composes the config.
 IGNORED_HYDRA_KEYS = ("hydra.run.", "hydra.job.", "hydra.output_subdir")
+BARE = re.compile(r"(?!(?:true|false|null|nan|inf)$)[a-z_][\w./-]*", re.IGNORECASE)  # text that needs no quotes
 SECOND = re.compile(r"\s+(?=[+~]*([\w./@-]+)=)")  # start of another `key=value` in the same argument
 
 
@@ -109,6 +110,21 @@ def parse(
     if mistakes is None:
         collected.raise_collected()
     return typed
+
+
+def override_text(key: str, value: Any) -> str:
+    """Return the override that sets a key to a value, in Hydra's grammar."""
+    return f"{key}={_spell(value)}"
+
+
+def _spell(value: Any) -> str:
+    if isinstance(value, list):
+        return "[" + ",".join(map(_spell, value)) + "]"
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{key}:{_spell(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, str) and not BARE.fullmatch(value):
+        return "'" + value.replace("'", r"\'") + "'"
+    return spell(value)
 
 
 def _known_keys() -> dict[str, bool]:

@@ -15,13 +15,12 @@ one of a list of values.
 from __future__ import annotations
 
 import json
-import re
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from flows.config.overrides import parse
+from flows.config.overrides import override_text, parse
 from flows.config.yaml_files import groups
 from rlcore.algorithms import ALGORITHMS
 from rlcore.config.groups import RunConfig
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
 Params = dict[str, Any]  # key -> value, in the order of the space
 TYPES = ("float", "int", "categorical")
 FIELDS = ("type", "low", "high", "log", "step", "choices", "when")
-BARE = re.compile(r"(?!(?:true|false|null|nan|inf)$)[a-z_][\w./-]*", re.IGNORECASE)  # text that needs no quotes
 
 
 @dataclass(frozen=True)
@@ -128,7 +126,7 @@ def to_stored(value: Any) -> Any:
 
 def to_overrides(params: Params) -> list[str]:
     """Return a mapping from key to value as a list of overrides such as "algo.gamma=0.9"."""
-    return [f"{key}={_spell(value)}" for key, value in params.items()]
+    return [override_text(key, value) for key, value in params.items()]
 
 
 def of_overrides(sweeps: Sequence[Override]) -> list[Dimension]:
@@ -274,13 +272,3 @@ def _plain(choice: Any) -> Any:
     if isinstance(choice, list):
         return [_plain(item) for item in choice]
     return {key: _plain(item) for key, item in choice.items()} if isinstance(choice, dict) else choice
-
-
-def _spell(value: Any) -> str:
-    if isinstance(value, list):
-        return "[" + ",".join(map(_spell, value)) + "]"
-    if isinstance(value, Mapping):
-        return "{" + ",".join(f"{key}:{_spell(item)}" for key, item in value.items()) + "}"
-    if isinstance(value, str) and not BARE.fullmatch(value):
-        return "'" + value.replace("'", r"\'") + "'"
-    return spell(value)

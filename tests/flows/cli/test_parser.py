@@ -79,12 +79,17 @@ def test_lines_cover_every_command():
         (
             "train exp=ppo seed=3",
             "flows.cli.train_command:train_run_or_group",
-            {"overrides": ["exp=ppo", "seed=3"], "workers": None},
+            {"overrides": ["exp=ppo", "seed=3"], "workers": None, "file": ""},
         ),
         (
             "config exp=ppo --params seed=3",
             "flows.cli.config:config",
-            {"overrides": ["exp=ppo", "seed=3"], "params": True},
+            {"overrides": ["exp=ppo", "seed=3"], "params": True, "file": ""},
+        ),
+        (
+            "config -f run.yaml seed=3",
+            "flows.cli.config:config",
+            {"overrides": ["seed=3"], "params": False, "file": "run.yaml"},
         ),
         ("train exp=ppo -h algo", "flows.cli.help:train_help", {"words": ["exp=ppo", "algo"]}),
         ("registry", "flows.cli.registry:list_versions", {"name": None}),

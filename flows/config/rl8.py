@@ -1,0 +1,262 @@
+"""Files of rl8 1.0.0 (theOGognf/rl8): translation of their keys and classes to overrides of this project.
+
+rl8's command `rl8 train -f FILE` reads three keys: `env_cls`, `algorithm_config` and `recurrent`. Keys that the file
+does not contain get rl8's defaults. No class of rl8 is imported: its classes are looked up in tables, and other names
+are classes in a plugin of the user. docs/coming_from_rl8.md lists all keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from flows.config.overrides import override_text
+from rlcore.config.values import nearest, plain, spell
+from rlcore.errors import Mistakes, UserError
+from rlcore.optim.optimizer_keys import SETTINGS
+
+FILE_KEYS = ("env_cls", "algorithm_config", "recurrent")
+MAX_STEPS = 100  # default of rl8's option --max-steps, in updates
+DEFAULTS: dict[str, Any] = {  # rl8's AlgorithmConfig
+    "model": None,
+    "model_cls": None,
+    "model_config": None,
+    "distribution_cls": None,
+    "horizon": 32,
+    "horizons_per_env_reset": 1,
+    "num_envs": 8192,
+    "optimizer_cls": "torch.optim.Adam",
+    "optimizer_config": None,
+    "accumulate_grads": False,
+    "enable_amp": False,
+    "lr_schedule": None,
+    "lr_schedule_kind": "step",
+    "entropy_coeff": 0.0,
+    "entropy_coeff_schedule": None,
+    "entropy_coeff_schedule_kind": "step",
+    "gae_lambda": 0.95,
+    "gamma": 0.95,
+    "sgd_minibatch_size": None,
+    "num_sgd_iters": 4,
+    "shuffle_minibatches": True,
+    "clip_param": 0.2,
+    "vf_clip_param": 5.0,
+    "dual_clip_param": None,
+    "vf_coeff": 1.0,
+    "target_kl_div": None,
+    "max_grad_norm": 5.0,
+    "normalize_advantages": True,
+    "normalize_rewards": True,
+    "device": "auto",
+}
+RECURRENT = {"seq_len": 4, "seqs_per_state_reset": 8}  # further keys of rl8's RecurrentAlgorithmConfig
+# Keys with the same values as ours.
+RENAMED = {
+    "horizon": "algo.rollout_steps",
+    "num_envs": "env.num_envs",
+    "entropy_coeff": "algo.ent_coef",
+    "entropy_coeff_schedule": "algo.ent_coef_schedule",
+    "lr_schedule": "algo.lr_schedule",
+    "gae_lambda": "algo.gae_lambda",
+    "gamma": "algo.gamma",
+    "num_sgd_iters": "algo.update_epochs",
+    "shuffle_minibatches": "algo.shuffle",
+    "clip_param": "algo.clip_coef",
+    "vf_clip_param": "algo.value_loss_cap",
+    "dual_clip_param": "algo.dual_clip",
+    "vf_coeff": "algo.vf_coef",
+    "target_kl_div": "algo.target_kl",
+    "max_grad_norm": "algo.max_grad_norm",
+    "normalize_advantages": "algo.normalize_advantages",
+    "normalize_rewards": "algo.normalize_reward",
+}
+ENVIRONMENTS = {
+    "rl8.env.DiscreteDummyEnv": "batched/rl8-discrete_dummy",
+    "rl8.env.ContinuousDummyEnv": "batched/rl8-continuous_dummy",
+}
+DISTRIBUTIONS = {
+    "rl8.distributions.Categorical": "discrete",
+    "rl8.distributions.Normal": "normal",
+    "rl8.distributions.SquashedNormal": "tanh_normal",
+}
+OPTIMIZERS = {
+    f"torch.optim.{module}{name}": rule
+    for name, rule in {"Adam": "adam", "AdamW": "adamw", "RMSprop": "rmsprop", "SGD": "sgd"}.items()
+    for module in ("", f"{name.lower()}.")
+}
+OF_ALL_OPTIMIZERS = ("lr", "weight_decay")
+KINDS = {"step": "step", "interp": "linear"}
+# Networks of rl8's default models: two MLPs of 256-256 units with ReLU, or one LSTM with two linear heads.
+NETWORKS = {"algo.dense_units": 256, "algo.mlp_layers": 2, "algo.dense_act": "relu", "algo.layer_norm": False}
+NETWORKS |= {"algo.encoder.mlp_layers": 0}
+RECURRENT_NETWORKS = {"algo.rnn.lstm.hidden_size": 256, "algo.layer_norm": False}
+RECURRENT_NETWORKS |= {f"algo.{part}.mlp_layers": 0 for part in ("encoder", "actor", "critic")}
+
+
+def is_file_of_rl8(content: Mapping[str, Any]) -> bool:
+    """Return True if the content of a file has a key of rl8's command `rl8 train`."""
+    return any(key in content for key in FILE_KEYS)
+
+
+def to_overrides(content: Mapping[str, Any], file: str) -> list[str]:
+    """Translate the content of a file of rl8 to overrides.
+
+    Args:
+        content: content of the file.
+        file: path of the file, for messages.
+
+    Returns:
+        Overrides, each a `key=value`, with rl8's defaults for the keys that the file does not contain.
+
+    Raises:
+        UserError: keys are unknown, or have no equivalent. The message lists all of them.
+    """
+    mistakes, algorithm, recurrent = Mistakes(), content.get("algorithm_config") or {}, content.get("recurrent", False)
+    for key in content:
+        if key not in FILE_KEYS:
+            mistakes.note(
+                UserError(
+                    f"-f {file}: rl8 has no key {key}{nearest(key, FILE_KEYS)}; allowed: env_cls, "
+                    "algorithm_config, recurrent; set other keys on the command line"
+                )
+            )
+    if not isinstance(recurrent, bool):
+        mistakes.note(UserError(f"-f {file}: recurrent={spell(recurrent)}: must be true or false"))
+    if "env_cls" not in content:
+        mistakes.note(UserError(f"-f {file}: env_cls is missing; set it, for example to rl8.env.DiscreteDummyEnv"))
+    if not isinstance(algorithm, Mapping):
+        mistakes.note(UserError(f"-f {file}: algorithm_config={spell(algorithm)}: must be a mapping"))
+        mistakes.raise_collected()
+    known = DEFAULTS | (RECURRENT if recurrent is True else {})
+    for key in algorithm:
+        if key in RECURRENT and key not in known:
+            mistakes.note(UserError(f"-f {file}: algorithm_config.{key}: needs recurrent: true"))
+        elif key not in known:
+            mistakes.note(UserError(f"-f {file}: rl8 has no key algorithm_config.{key}{nearest(str(key), known)}"))
+    mistakes.raise_collected()
+    keys: dict[str, Any] = {}
+    for part in (_environment, _sizes, _objective, _optimizer, _network, _device):
+        with mistakes.catch():
+            keys |= part(content, known | dict(algorithm), recurrent is True)
+    mistakes.raise_collected()
+    keys["algo.total_steps"] = MAX_STEPS * keys["env.num_envs"] * keys["algo.rollout_steps"]
+    return [f"exp={'ppo_recurrent' if recurrent else 'ppo'}", "env=batched", *(override_text(*k) for k in keys.items())]
+
+
+def _environment(content: Mapping[str, Any], config: Mapping[str, Any], recurrent: bool) -> dict[str, Any]:
+    named = str(content["env_cls"])
+    known = {"env.id": ENVIRONMENTS[named]} if named in ENVIRONMENTS else {}
+    if not known and named.startswith("rl8."):
+        raise UserError(
+            f"env_cls={named}: unknown class of rl8; allowed: {', '.join(ENVIRONMENTS)}, or a class in a plugin"
+        )
+    own = known or {"env.id": named.rpartition(".")[2], "env.wrapper._target_": named}
+    endless = {"env.endless": True, "env.horizons_per_env_reset": config["horizons_per_env_reset"]}
+    return {**own, **endless, "env.num_envs": config["num_envs"]}
+
+
+def _sizes(content: Mapping[str, Any], config: Mapping[str, Any], recurrent: bool) -> dict[str, Any]:
+    size, horizon, count = config["sgd_minibatch_size"], config["horizon"], config["num_envs"]
+    if not recurrent:
+        return {"algo.per_rank_batch_size": size}
+    length, resets = config["seq_len"], config["seqs_per_state_reset"]
+    sequences = count * (horizon // length)
+    if size and sequences % size:
+        raise UserError(
+            f"algorithm_config.sgd_minibatch_size={size}: must divide the {sequences} sequences of a rollout"
+        )
+    return {
+        "algo.per_rank_num_batches": sequences // size if size else 1,
+        "algo.per_rank_sequence_length": length,
+        "algo.sequences_per_state_reset": resets if resets > 0 else None,
+        "algo.reset_recurrent_state_on_done": False,  # a reset of the environments is no reset of the state in rl8
+    }
+
+
+def _objective(content: Mapping[str, Any], config: Mapping[str, Any], recurrent: bool) -> dict[str, Any]:
+    keys = {ours: config[theirs] for theirs, ours in RENAMED.items() if theirs != "num_envs"}
+    scheduled = [name for name in ("lr", "entropy_coeff") if config[f"{name}_schedule"]]
+    kinds = {str(config[f"{name}_schedule_kind"]) for name in scheduled}
+    if len(kinds) > 1:
+        raise UserError(
+            "algorithm_config.lr_schedule_kind and entropy_coeff_schedule_kind differ, but algo.schedule_kind applies "
+            "to both schedules; use one kind"
+        )
+    for kind in kinds:
+        if kind not in KINDS:
+            raise UserError(f"algorithm_config.{scheduled[0]}_schedule_kind={kind}: must be one of {', '.join(KINDS)}")
+        keys["algo.schedule_kind"] = KINDS[kind]
+    keys |= {"algo.anneal_lr": False, "algo.value_loss": "smooth_l1", "algo.clip_vloss": False}
+    keys["algo.accumulate_minibatches"] = None if config["accumulate_grads"] else 1
+    if config["normalize_advantages"]:
+        keys["algo.advantage_scope"] = "rollout"
+    if config["normalize_rewards"]:
+        keys |= {"algo.reward_scale": "rollout", "algo.reward_clip": 1e30}  # rl8 does not clip
+    return keys
+
+
+def _optimizer(content: Mapping[str, Any], config: Mapping[str, Any], recurrent: bool) -> dict[str, Any]:
+    named, settings = str(config["optimizer_cls"]), config["optimizer_config"] or {}
+    if named not in OPTIMIZERS:
+        raise UserError(
+            f"algorithm_config.optimizer_cls={named}: unknown optimizer; allowed: {', '.join(OPTIMIZERS)}; your own "
+            "update rule is registered by a plugin (rlcore.optim.rules.register) and set by algo.optimizer.name"
+        )
+    rule = OPTIMIZERS[named]
+    # torch's defaults; without any setting, rl8 sets the learning rate.
+    usual = {"lr": 1e-2 if settings and rule == "rmsprop" else 1e-3, "weight_decay": 0.01 if rule == "adamw" else 0.0}
+    for key in settings:
+        if key not in (*OF_ALL_OPTIMIZERS, *SETTINGS[rule]):
+            allowed = ", ".join((*OF_ALL_OPTIMIZERS, *SETTINGS[rule]))
+            raise UserError(f"algorithm_config.optimizer_config.{key}: not supported; allowed for {named}: {allowed}")
+    values = plain({"eps": None, "betas": None} | usual | SETTINGS[rule] | dict(settings))
+    return {"algo.optimizer.name": rule} | {f"algo.optimizer.{key}": value for key, value in values.items()}
+
+
+def _network(content: Mapping[str, Any], config: Mapping[str, Any], recurrent: bool) -> dict[str, Any]:
+    model, named, arguments = config["model"], config["model_cls"], config["model_config"]
+    if model is not None and named is not None:
+        raise UserError("algorithm_config.model and model_cls are both given; keep model_cls")
+    if model is not None:
+        raise UserError(
+            f"algorithm_config.model={spell(model)}: a file cannot contain a network; set model_cls to a class"
+        )
+    keys = dict(RECURRENT_NETWORKS if recurrent else NETWORKS)
+    if named is not None:
+        if str(named).startswith("rl8."):
+            raise UserError(
+                f"algorithm_config.model_cls={named}: classes of rl8 are not supported; leave it out for rl8's default "
+                "networks, or name your own class in a plugin (docs/change_the_network.md)"
+            )
+        keys["algo.model"] = _class(str(named))
+    elif arguments:
+        raise UserError(
+            "algorithm_config.model_config: has no effect without model_cls; set algo.dense_units, "
+            "algo.mlp_layers and algo.dense_act on the command line to change the default networks"
+        )
+    keys |= {f"algo.model_config.{key}": value for key, value in (arguments or {}).items()}
+    if (distribution := config["distribution_cls"]) is not None:
+        keys["distribution.type"] = DISTRIBUTIONS.get(str(distribution)) or _class(str(distribution))
+    return keys
+
+
+def _device(content: Mapping[str, Any], config: Mapping[str, Any], recurrent: bool) -> dict[str, Any]:
+    kind, _, index = str(config["device"]).partition(":")
+    if kind not in ("auto", "cpu", "cuda"):
+        raise UserError(f"algorithm_config.device={config['device']}: must be auto, cpu, cuda, or a GPU, as cuda:1")
+    keys: dict[str, Any] = {"fabric.accelerator": kind}
+    if index:
+        keys["fabric.devices"] = [int(index)] if kind == "cuda" else 1
+    return keys | ({"fabric.precision": "16-mixed"} if config["enable_amp"] else {})
+
+
+def _class(named: str) -> str:
+    """Return a class in the form `package.module:Class`."""
+    module, _, name = named.rpartition(".")
+    return f"{module}:{name}"
+
+
+def keys_of_rl8() -> Iterator[str]:
+    """Yield all keys that a file of rl8 can have."""
+    yield from FILE_KEYS
+    yield from (f"algorithm_config.{key}" for key in DEFAULTS | RECURRENT)

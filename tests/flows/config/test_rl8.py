@@ -1,0 +1,96 @@
+"""Files of rl8, and the page that maps its names: compared with the names in its package."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.config import rl8
+from flows.config.compose import compose
+from flows.config.run_file import with_file
+from rlcore.errors import UserError
+
+ROOT = Path(__file__).parents[3]
+NAMES: dict[str, Any] = json.loads((ROOT / "tests/golden/rl8_names.json").read_text())
+PAGE = (ROOT / "docs/coming_from_rl8.md").read_text()
+CODE = re.compile(r"`([^`]+)`")
+
+
+def mapped() -> set[str]:
+    """Return the names in the first column of the tables."""
+    return {name for line in PAGE.splitlines() if line.startswith("| `") for name in CODE.findall(line.split(" | ")[0])}
+
+
+@pytest.mark.parametrize("kind", [kind for kind in NAMES if kind not in ("defaults", "data_keys")])
+def test_page_maps_every_name_of_rl8(kind: str) -> None:
+    names = NAMES[kind]
+    flat = {name for of in names.values() for name in of} if isinstance(names, dict) else set(names)
+    assert flat and flat <= mapped()
+
+
+def test_defaults_are_those_of_rl8() -> None:
+    theirs = NAMES["defaults"]["RecurrentAlgorithmConfig"] | {"optimizer_cls": "torch.optim.Adam"}
+    assert theirs == rl8.DEFAULTS | rl8.RECURRENT
+
+
+def file_of(tmp_path: Path, text: str) -> str:
+    path = tmp_path / "run.yaml"
+    path.write_text(text)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("recurrent: true", ["env_cls is missing", "rl8.env.DiscreteDummyEnv"]),
+        ("env_cls: rl8.env.DummyEnv", ["env_cls=rl8.env.DummyEnv", "unknown class of rl8"]),
+        ("env_cls: rl8.env.DiscreteDummyEnv\ntrainer: {}", ["rl8 has no key trainer", "command line"]),
+        ("{env_cls: a.B, algorithm_config: {horizn: 8}}", ["rl8 has no key algorithm_config.horizn", "'horizon'"]),
+        ("{env_cls: a.B, algorithm_config: {seq_len: 8}}", ["algorithm_config.seq_len", "recurrent: true"]),
+        ("{env_cls: a.B, algorithm_config: {model: x, model_cls: a.C}}", ["model and model_cls are both given"]),
+        ("{env_cls: a.B, algorithm_config: {model: x}}", ["model=x", "cannot contain a network"]),
+        ("{env_cls: a.B, algorithm_config: {model_cls: rl8.models.Model}}", ["model_cls=rl8.models.Model", "plugin"]),
+        ("{env_cls: a.B, algorithm_config: {model_config: {a: 1}}}", ["model_config", "without model_cls"]),
+        ("{env_cls: a.B, algorithm_config: {optimizer_cls: torch.optim.Adagrad}}", ["torch.optim.Adagrad", "plugin"]),
+        ("{env_cls: a.B, algorithm_config: {optimizer_config: {fused: true}}}", ["optimizer_config.fused", "betas"]),
+        ("{env_cls: a.B, algorithm_config: {device: tpu}}", ["device=tpu", "auto, cpu, cuda"]),
+        (
+            "{env_cls: a.B, algorithm_config: {lr_schedule: [[0, 1]], entropy_coeff_schedule: [[0, 1]], "
+            "lr_schedule_kind: interp}}",
+            ["lr_schedule_kind and entropy_coeff_schedule_kind differ"],
+        ),
+        ("- 3", ["must contain keys and values"]),
+        ("a: [", ["cannot be read"]),
+    ],
+)
+def test_file_with_mistake_names_key_and_reason(tmp_path: Path, text: str, parts: list[str]) -> None:
+    with pytest.raises(UserError) as caught:
+        with_file(file_of(tmp_path, text), [])
+    for part in parts:
+        assert part in str(caught.value)
+
+
+def test_file_of_our_keys_is_nested_or_dotted(tmp_path: Path) -> None:
+    text = (
+        "exp: ppo\nenv:\n  id: Acrobot-v1\n  num_envs: 8\nalgo.total_steps: 20000\nalgo:\n  optimizer: {lr: 1e-3}\n"
+        "metric.aggregator.metrics: {Loss/policy_loss: max}\nlabel: it's\n"
+        "stop:\n- all: [{plateau: {metric: Rewards/rew_avg, rtol: 1e-2}}]\n"
+    )
+    typed = with_file(file_of(tmp_path, text), ["++env.num_envs=3", "seed=1"])
+    assert typed[-2:] == ["++env.num_envs=3", "seed=1"]
+    assert "env.num_envs=8" not in typed
+    config = compose(typed)[0]
+    assert (config.env.id, config.env.num_envs, config.algo.total_steps) == ("Acrobot-v1", 3, 20_000)
+    assert (config.algo.optimizer.lr, config.label) == (1e-3, "it's")
+    assert config.metric.aggregator.metrics["Loss/policy_loss"] == "max"
+    assert config.stop == ({"all": [{"plateau": {"metric": "Rewards/rew_avg", "patience": 5, "rtol": 0.01}}]},)
+
+
+def test_missing_file_is_user_error(tmp_path: Path) -> None:
+    assert with_file("", ["exp=ppo"]) == ["exp=ppo"]
+    with pytest.raises(UserError, match=r"-f .*nothing.yaml: cannot be read \(.*No such file"):
+        with_file(str(tmp_path / "nothing.yaml"), [])
