@@ -12,6 +12,7 @@ A check takes the config of an experiment, trains for a few iterations in this p
 description of the fault if the algorithm lacks the property. Use a config with small networks and short episodes, and
 turn on all options that add state to the algorithm, so that this state is checked too.
 
+`check_batched_env` checks a batched environment of your own (`rlcore.conformance.batched_env`).
 `DISTRIBUTION_CHECKS` are further checks for an action distribution of your own (`rlcore.conformance.distributions`).
 """
 
@@ -20,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from rlcore.config.groups import RunConfig
+from rlcore.conformance.batched_env import check_batched_env as check_batched_env
 from rlcore.conformance.distributions import DISTRIBUTION_CHECKS as DISTRIBUTION_CHECKS
 from rlcore.conformance.distributions import entropy_matches_samples as entropy_matches_samples
 from rlcore.conformance.distributions import first_ratio_is_one as first_ratio_is_one

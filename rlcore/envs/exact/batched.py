@@ -9,11 +9,13 @@ import torch
 from torch import Tensor
 
 from rlcore import streams
+from rlcore.envs.batched.checks import CheckedCalls
 from rlcore.envs.batched.vector import BatchedVectorEnv
 from rlcore.envs.exact.recording import random_action
 from rlcore.envs.exact.tier import TierReport
 from rlcore.envs.masks import count_without_action
 from rlcore.errors import EnvironmentFault
+from rlcore.functional.tree import map_leaves
 from rlcore.spec import EnvSpec
 from rlcore.types import TimeStep
 
@@ -24,9 +26,14 @@ Create = Callable[[int, str], BatchedVectorEnv]  # number of copies, device
 def check_batched(create: Create, place: str) -> TierReport:
     """Play random actions in a batched environment and check it.
 
-    The checks are: shapes, dtypes and finite values; the same seed and actions give the same bits; a saved state
-    continues with the same bits; the bits of a copy do not depend on the other copies; and no tensor's value is read,
-    which is tried on torch's device "meta", whose tensors have no values.
+    The checks are:
+
+    - `reset` and `step` return and store finite tensors of the declared shapes and dtypes on the environment's device,
+      do not change earlier tensors, and do not draw from a global random generator;
+    - no tensor's value is read, which is tried on torch's device "meta", whose tensors have no values;
+    - the same seed and actions give the same bits;
+    - a saved state continues with the same bits;
+    - the bits of a copy do not depend on the other copies: half of the copies, and the copies in another order.
 
     Args:
         create: function (number of copies, device) -> new vectorized environment with fixed seeds.
@@ -38,31 +45,35 @@ def check_batched(create: Create, place: str) -> TierReport:
     Raises:
         EnvironmentFault: A check failed.
     """
-    envs = create(COPIES, "cpu")
-    rng = streams.generator(0, "probe")
+    copies = min(COPIES, create(1, "cpu").env.max_num_envs or COPIES)
+    envs, rng = _checked(create, copies, "cpu", place), streams.generator(0, "probe")
     steps, actions = [envs.reset()], list[Tensor]()
-    _check_values(steps[0], envs, place)
     for index in range(STEPS):
         actions.append(_random_actions(envs.spec, rng, steps[-1]))
+        steps.append(envs.step(actions[-1]))
         if index == 0:
             _refuse_reads(create, actions[0], place)
-        steps.append(envs.step(actions[-1]))
-        _check_values(steps[-1], envs, place)
         if index == STEPS // 2:
-            saved = envs.state_dict()
+            saved, tensors = envs.state_dict(), envs.tensors()
     episodes = envs.pop_episodes()
-    again = create(COPIES, "cpu")
+    again, rest = create(copies, "cpu"), actions[STEPS // 2 + 1 :]
     _compare(
         [again.reset(), *map(again.step, actions)], steps, f"{place}: the same seed and actions give other results"
     )
-    restored = create(COPIES, "cpu")
+    restored, later = create(copies, "cpu"), steps[STEPS // 2 + 2 :]
     restored.load_state_dict(saved)
-    rest = actions[STEPS // 2 + 1 :]
-    _compare([*map(restored.step, rest)], steps[STEPS // 2 + 2 :], f"{place}: a saved state does not continue exactly")
-    half = COPIES // 2
-    few = create(half, "cpu")
-    alone = [few.reset(), *(few.step(action[:half]) for action in actions)]
-    _compare(alone, [_first(step, half) for step in steps], f"{place}: a copy depends on the other copies")
+    _compare([*map(restored.step, rest)], later, f"{place}: a saved state does not continue exactly")
+    if half := copies // 2:
+        few = create(half, "cpu")
+        alone = [few.reset(), *(few.step(action[:half]) for action in actions)]
+        expected = [_select(step, slice(half)) for step in steps]
+        _compare(alone, expected, f"{place}: a copy depends on the number of copies")
+    order = torch.arange(copies).roll(1)
+    permuted = create(copies, "cpu")
+    permuted.reset()
+    permuted.take(map_leaves(lambda part: part[order] if part.ndim else part, tensors))
+    moved = [permuted.step(action[order]) for action in rest]
+    _compare(moved, [_select(step, order) for step in later], f"{place}: a copy depends on the order of the copies")
     rewards = torch.stack([step.reward for step in steps[1:]])
     lengths = [episode.length for episode in episodes]
     cut = torch.stack([step.truncated for step in steps]).any()
@@ -73,7 +84,7 @@ def check_batched(create: Create, place: str) -> TierReport:
         deterministic=True,
         reason="",
         episodes=len(episodes),
-        steps=STEPS * COPIES,
+        steps=STEPS * copies,
         capped="steps",
         longest=max(lengths, default=0),
         truncated_at=limits,
@@ -82,15 +93,21 @@ def check_batched(create: Create, place: str) -> TierReport:
     )
 
 
+def _checked(create: Create, copies: int, device: str, place: str) -> BatchedVectorEnv:
+    envs = create(copies, device)
+    CheckedCalls(envs.env, place)
+    return envs
+
+
 def _random_actions(spec: EnvSpec, rng: np.random.Generator, step: TimeStep) -> Tensor:
-    """Draw random actions that the action masks allow, in the environment's format, [COPIES, *shape]."""
-    masks = [{key: step.obs[key][copy].numpy() for key in spec.mask_keys} for copy in range(COPIES)]
+    """Draw random actions that the action masks allow, in the environment's format, [B, *shape]."""
+    masks = [{key: step.obs[key][copy].numpy() for key in spec.mask_keys} for copy in range(len(step.reward))]
     return torch.from_numpy(np.stack([np.asarray(random_action(spec, rng, obs)) for obs in masks]))
 
 
 def _refuse_reads(create: Create, action: Tensor, place: str) -> None:
     try:
-        envs = create(len(action), "meta")
+        envs = _checked(create, len(action), "meta", place)
         envs.reset()
         envs.step(action.to("meta"))
     except (RuntimeError, NotImplementedError) as error:
@@ -100,26 +117,10 @@ def _refuse_reads(create: Create, action: Tensor, place: str) -> None:
         ) from error
 
 
-def _check_values(step: TimeStep, envs: BatchedVectorEnv, place: str) -> None:
-    for key, part in envs.spec.obs.items():
-        shape, dtype = (envs.num_envs, *part.shape), getattr(torch, part.dtype)
-        _refuse_unlike(f"{place}: observation {key!r}", step.obs[key], shape, dtype)
-    _refuse_unlike(f"{place}: the reward", step.reward, (envs.num_envs,), torch.float32)
-    _refuse_unlike(f"{place}: terminated", step.terminated, (envs.num_envs,), torch.bool)
-
-
-def _refuse_unlike(what: str, value: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> None:
-    if tuple(value.shape) != shape or value.dtype != dtype:
-        raise EnvironmentFault(
-            f"{what} has shape {list(value.shape)} and dtype {value.dtype}, expected {list(shape)} and {dtype}"
-        )
-    if value.is_floating_point() and not bool(value.isfinite().all()):
-        raise EnvironmentFault(f"{what} is not finite")
-
-
-def _first(step: TimeStep, count: int) -> TimeStep:
-    obs = {key: value[:count] for key, value in step.obs.items()}
-    return TimeStep(obs, step.reward[:count], step.terminated[:count], step.truncated[:count], step.is_first[:count])
+def _select(step: TimeStep, rows: Tensor | slice) -> TimeStep:
+    """Return the time step of some of the copies."""
+    obs = {key: value[rows] for key, value in step.obs.items()}
+    return TimeStep(obs, step.reward[rows], step.terminated[rows], step.truncated[rows], step.is_first[rows])
 
 
 def _compare(found: list[TimeStep], expected: list[TimeStep], message: str) -> None:

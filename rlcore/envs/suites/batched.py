@@ -55,6 +55,10 @@ class BatchedSuite(Suite):
         """Return a function (number of copies, device) -> batched environment."""
         return factory(self.source(env_id), arguments)
 
+    def free_instances(self, env_id: str) -> int | None:
+        """Return the largest number of copies that the class supports; None if there is no limit."""
+        return self.source(env_id).max_num_envs
+
     def parameters(self, env_id: str) -> list[str]:
         """Return the names of the arguments of the class, without the number of copies and the device."""
         return parameters(self.source(env_id))

@@ -90,6 +90,10 @@ class OwnClass(Suite):
         """Return a function (number of copies, device) -> environment if the user's class is a BatchedEnv."""
         return factory(self.own, arguments) if self.is_batched else None
 
+    def free_instances(self, env_id: str) -> int | None:
+        """Return the largest number of copies that the user's BatchedEnv supports; None if there is no limit."""
+        return getattr(self.own, "max_num_envs", None) if self.is_batched else None
+
     def source(self, env_id: str) -> Any:
         """Return the user's class or function that creates the environments."""
         return _source(self.own)

@@ -200,7 +200,7 @@ class Suite(Protocol):
         return "action_repeat" in self.from_keys.values()
 
     def free_instances(self, env_id: str) -> int | None:
-        """Return how many more environments of the suite can be created now; None if there is no limit."""
+        """Return how many more environments of the suite can be created or stepped together; None: no limit."""
         return None
 
     def trial(self, env_id: str) -> None:
