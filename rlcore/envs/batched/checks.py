@@ -14,6 +14,7 @@ from torch import Tensor
 
 from rlcore.envs.batched.env import BatchedEnv
 from rlcore.errors import EnvironmentFault
+from rlcore.functional.tree import map_leaves
 from rlcore.user_code import spell_error
 
 GENERATORS: dict[str, Callable[[], Any]] = {  # module -> function that returns the state of its global generator
@@ -144,6 +145,11 @@ class CheckedCalls:
 
     def _fault(self, method: str, problem: str) -> EnvironmentFault:
         return EnvironmentFault(f"{self.place}: {method} {problem}")
+
+
+def reorder(tensors: Any, order: Tensor) -> Any:
+    """Return a nested structure of tensors with the copies in another order; tensors without dimensions stay."""
+    return map_leaves(lambda part: part[order] if part.ndim else part, tensors)
 
 
 def _dtype(dtype: torch.dtype) -> str:

@@ -9,13 +9,12 @@ import torch
 from torch import Tensor
 
 from rlcore import streams
-from rlcore.envs.batched.checks import CheckedCalls
+from rlcore.envs.batched.checks import CheckedCalls, reorder
 from rlcore.envs.batched.vector import BatchedVectorEnv
 from rlcore.envs.exact.recording import random_action
 from rlcore.envs.exact.tier import TierReport
 from rlcore.envs.masks import count_without_action
 from rlcore.errors import EnvironmentFault
-from rlcore.functional.tree import map_leaves
 from rlcore.spec import EnvSpec
 from rlcore.types import TimeStep
 
@@ -71,7 +70,7 @@ def check_batched(create: Create, place: str) -> TierReport:
     order = torch.arange(copies).roll(1)
     permuted = create(copies, "cpu")
     permuted.reset()
-    permuted.take(map_leaves(lambda part: part[order] if part.ndim else part, tensors))
+    permuted.take(reorder(tensors, order))
     moved = [permuted.step(action[order]) for action in rest]
     _compare(moved, [_select(step, order) for step in later], f"{place}: a copy depends on the order of the copies")
     rewards = torch.stack([step.reward for step in steps[1:]])
