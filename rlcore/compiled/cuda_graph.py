@@ -48,10 +48,17 @@ class RecordedStep:
         function: the gradient step as eager code.
         changed: tensors that the step changes: parameters and optimizer state; also the learning rates.
         captured: other tensors that the step reads: buffers, and parameters of modules that it does not train.
+        what: description of the function for messages.
     """
 
-    def __init__(self, function: StepFunction, changed: RecordedTensors, captured: CapturedTensors) -> None:
-        self.function, self._changed, self._captured = function, changed, captured
+    def __init__(
+        self,
+        function: StepFunction,
+        changed: RecordedTensors,
+        captured: CapturedTensors,
+        what: str = "the gradient step",
+    ) -> None:
+        self.function, self._changed, self._captured, self._what = function, changed, captured, what
         self._recorded: Recorded | None = None
         self._draws: list[Draw] = []
         self._given: list[Tensor] = []  # recorded noise and inputs
@@ -105,7 +112,7 @@ class RecordedStep:
             self._record(inputs, None if rng is None else Recorder(own[0].device), own[0].device)
         except Exception as error:  # recording can raise any exception in a user's loss
             self._recorded = None
-            machine_code.leave_as_written("the gradient step", "gradient steps recorded as a CUDA graph", began, error)
+            machine_code.leave_as_written(self._what, "gradient steps recorded as a CUDA graph", began, error)
         finally:
             self._captured.replace(dict(enumerate(self._recorded_tensors)))
             for tensor, value in zip(own, before, strict=True):

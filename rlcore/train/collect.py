@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import torch
 from torch import Tensor
 
 from rlcore.compiled.acting import CompiledActing, compile_acting
+from rlcore.compiled.recorded_rollout import RecordedRollout
 from rlcore.compiler import Compiler
 from rlcore.config.algorithm import AlgorithmConfig
 from rlcore.data.history import HistoryWrapper, past_of, with_history
@@ -44,7 +45,8 @@ class Collector:
         autocast: function that returns a context manager for each call of the agent (mixed precision).
         learned: function that transforms the environments' rewards into those to learn from; None: unchanged.
         prefill: random stream for uniformly random actions; None if `collect(random=True)` is never called.
-        compiler: compiles the choice of actions into one function (`rlcore.compiled.acting`); None: no compilation.
+        compiler: compiles the choice of actions into one function (`rlcore.compiled.acting`). On a GPU, it records
+            rollouts in batched environments as a CUDA graph (`rlcore.compiled.recorded_rollout`). None: no compilation.
     """
 
     def __init__(
@@ -72,7 +74,9 @@ class Collector:
         self.carry = self._form
         self._staging: StagingBuffer | None = None
         self._in_place = envs if isinstance(envs, EpisodicVectorEnv) else None
-        self._compiler = compiler
+        self._compiler = compiler if compiler is not None and not compiler.records else None
+        self._records = compiler is not None and compiler.records and hasattr(envs, "finish_rollout")
+        self._recorded: RecordedRollout | None = None
         self._acting: CompiledActing | None = None
         self.compiled: bool | None = None  # True if acting is compiled; None without a compiler or before `collect`
 
@@ -88,7 +92,7 @@ class Collector:
             context.fabric.autocast,
             functools.partial(transform_reward, config.env),
             Noise(config.seed, "prefill", rank),
-            context.compiler if context.compiler and not context.compiler.records else None,
+            context.compiler,
         )
 
     @property
@@ -117,6 +121,8 @@ class Collector:
         """
         began = wall()
         time_step = self._first_time_step()
+        if not random and (recorded := self._record(time_step, length)) is not None:
+            return self._replay(recorded, time_step, began)
         if self._staging is None or len(self._staging) != length + 1:
             self._staging = StagingBuffer(length + 1, time_step, self.device)
         staging, carry = self._staging, self.carry
@@ -137,7 +143,30 @@ class Collector:
         self.policy_steps += rows
         self.arrival = staging.last = time_step if self._in_place is not None else copy_time_step(time_step)
         self.seconds = wall() - began
-        return self._steps(staging, chosen, carry)
+        extras = {key: _stack([e[key] for _, e in chosen]) for key in chosen[0][1]}
+        return self._steps(*staging.split(), _stack([a for a, _ in chosen]), extras, carry)
+
+    def _record(self, time_step: TimeStep, length: int) -> RecordedRollout | None:
+        """Return the recorded rollout; None if rollouts are not recorded."""
+        if self._records and (self._recorded is None or not self._recorded.fits(length)):
+            agent: Any = self.agent
+            recorded = RecordedRollout(self._choose, agent, cast("Any", self.envs), length)
+            self._records = recorded.build(time_step, self.carry, self.rng)
+            self._recorded = recorded if self._records else None
+        return self._recorded
+
+    def _replay(self, recorded: RecordedRollout, time_step: TimeStep, began: float) -> tuple[Trajectory, Trajectory]:
+        """Collect a recorded rollout; the result is that of `collect`."""
+        found, carry = recorded(time_step, self.carry, self.rng), self.carry
+        stored: dict[str, Any] = columns(found.steps)
+        rows, end = ({name: part[cut] for name, part in stored.items()} for cut in (slice(-1), -1))
+        envs: Any = self.envs
+        self.arrival, self.carry = from_columns(end), found.carry
+        envs.finish_rollout(found.tensors, self.arrival, found.episodes)
+        self._env_steps = self._env_steps + rows["reward"].numel() - (rows["terminated"] | rows["truncated"]).sum()
+        self.policy_steps += rows["reward"].numel()
+        self.seconds = wall() - began
+        return self._steps(rows, end, found.action, found.extras, carry)
 
     def _first_time_step(self) -> TimeStep:
         """Return the time step at which a rollout starts: the last one, or that of new episodes."""
@@ -170,10 +199,16 @@ class Collector:
 
         Extra outputs are further tensors that the agent returns, such as log-probabilities (`Trajectory.extras`).
         """
+        self.carry, action, taken, extras = self._choose(self.carry, obs, is_first, self.rng)
+        return action, taken, extras
+
+    def _choose(
+        self, carry: Any, obs: dict[str, Tensor], is_first: Tensor, rng: Noise
+    ) -> tuple[Any, Tensor, Tensor, dict[str, Tensor]]:
+        """Return the carry after the time step, and the results of `_act`."""
         with self.autocast():
-            carry, action, extras = self.agent.act(self.carry, obs, is_first, self.rng, False)
-        self.carry = fit(self._form, carry)
-        return action, self.agent.to_env(action), extras
+            carry, action, extras = self.agent.act(carry, obs, is_first, rng, False)
+        return fit(self._form, carry), action, self.agent.to_env(action), extras
 
     def _act_compiled(self, obs: dict[str, Tensor], is_first: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         assert self._acting is not None
@@ -190,15 +225,12 @@ class Collector:
         return action, self.agent.to_env(action), {}
 
     def _steps(
-        self, staging: StagingBuffer, chosen: list[tuple[Tensor, dict[str, Tensor]]], carry: Any
+        self, rows: dict[str, Tensor], end: dict[str, Tensor], action: Tensor, extras: dict[str, Tensor], carry: Any
     ) -> tuple[Trajectory, Trajectory]:
-        rows, end = staging.split()
         if self.learned is not None:
             rows, end = (part | {"reward": self.learned(part["reward"])} for part in (rows, end))
-        action = _stack([a for a, _ in chosen])
         steps, last = as_trajectory(rows, action), as_trajectory(end, action[-1])
-        steps.extras = {key: _stack([e[key] for _, e in chosen]) for key in chosen[0][1]}
-        steps.carry, last.carry = carry, self.carry
+        steps.extras, steps.carry, last.carry = extras, carry, self.carry
         if isinstance(self.agent, HistoryWrapper):
             for part in (steps, last):
                 part.past, part.carry = past_of(part.carry), part.carry["agent"]

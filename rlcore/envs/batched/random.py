@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 
 GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)  # 2^64 divided by the golden ratio, as a signed integer
+# GOLDEN is HIGH · 2^32 + LOW. Inductor computes products of constants exactly, and fails if they exceed 64 bits.
+HIGH, LOW = GOLDEN >> 32, GOLDEN & ((1 << 32) - 1)
 FIRST = 0xBF58476D1CE4E5B9 - (1 << 64)
 SECOND = 0x94D049BB133111EB - (1 << 64)
 
@@ -66,7 +68,7 @@ class BatchedRandom:
         number = math.prod(shape)
         place = self.count[:, None] + torch.arange(1, number + 1, device=self.key.device)
         self.count = self.count + number
-        return mix(self.key[:, None] + place * GOLDEN).view(-1, *shape)
+        return mix(self.key[:, None] + (place * HIGH << 32) + place * LOW).view(-1, *shape)
 
     def uniform(
         self, low: float | Tensor, high: float | Tensor, *shape: int, dtype: torch.dtype = torch.float32

@@ -68,6 +68,7 @@ class BatchedVectorEnv:
         self._unread: list[tuple[Tensor, Tensor, Tensor]] = []  # ended, return and length of each step, until read
         self.last: TimeStep | None = None
         self._compiled: CompiledEnvStep | None = None
+        self.replaced = 0  # how often constants of `advance` were replaced
         self.compiled: bool | None = None  # True if the step is compiled; None if `compile` was not called yet
 
     def _zeros(self, dtype: torch.dtype) -> Tensor:
@@ -122,6 +123,7 @@ class BatchedVectorEnv:
         given = {name: getattr(new.constants, name) for name in changed if name not in new.rules}
         self._parameters = Parameters(replace(self._parameters.constants, **given), old | new.rules)
         self._changed, self._compiled = dict(changed), None  # the compiled step contains the constants
+        self.replaced += 1
         self._scheduled = {name: value for name, value in self._scheduled.items() if name in old}
 
     def _start(self) -> dict[str, Tensor]:
@@ -143,18 +145,31 @@ class BatchedVectorEnv:
     @torch.no_grad()
     def step(self, action: Tensor) -> TimeStep:
         """Take actions [B, *shape] in the environment's format; reset the copies whose episode has ended."""
-        action, self._steps = action.to(self._action_dtype), self._steps + 1
+        self._steps += 1
         if self._compiled is not None:
-            self.last = self._compiled(action)
+            self.last = self._compiled(action.to(self._action_dtype))
         else:  # The result does not depend on the condition. On a CPU, reading the flags costs less than a reset.
             self.last = self.advance(action, self.device.type != "cpu" or bool(self._ended.any()))
-        self._unread.append((self._ended, self._return, self._length))
+        self._unread.append(self.episode())
         return self.last
+
+    def finish_rollout(self, tensors: Any, last: TimeStep, episodes: tuple[Tensor, Tensor, Tensor]) -> None:
+        """Set the state after steps that were taken by `advance` on other tensors (`rlcore.compiled.recorded_rollout`).
+
+        Args:
+            tensors: result of `tensors()` after the steps.
+            last: the last time step.
+            episodes: results of `episode()` after each step, stacked to [T, B].
+        """
+        self.take(tensors)
+        self.last, self._steps = last, self._steps + len(episodes[0])
+        ended, returns, length = (part.flatten() for part in episodes)
+        self._unread.append((ended, returns, length))
 
     def advance(self, action: Tensor, resets: bool = True) -> TimeStep:
         """Step all copies and, if `resets` is True, reset ended ones; all operations are on `tensors()`."""
         env, opens = self.env, self._ended
-        raw, reward, *ends = env.step(action)
+        raw, reward, *ends = env.step(action.to(self._action_dtype))
         obs, reward = self._flat(raw), reward.to(torch.float32)
         terminated = torch.zeros_like(opens) if self._endless or not ends else ends[0]
         self._length = self._length + 1
@@ -174,6 +189,10 @@ class BatchedVectorEnv:
         self._return = self._return + reward
         self._ended = terminated | truncated
         return TimeStep(obs, reward, terminated, truncated, opens)
+
+    def episode(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return ended, return and length of the current episode of each copy, all [B]."""
+        return self._ended, self._return, self._length
 
     def tensors(self) -> Any:
         """Return all tensors that `advance` reads, as a nested structure."""
