@@ -134,7 +134,8 @@ MISTAKES = [
     # Keys of other libraries without an equivalent: the nearest match would mislead.
     ("env.restart_on_exception.attempts=-1", ["env.restart_on_exception.attempts=-1", "must be an integer"]),
     ("algo.shuffle=false", ["algo.shuffle=false", "rl8's key", "not supported yet"]),
-    ("algo.model=mine", ["algo.model=mine", "rl8's key", "not supported yet"]),
+    ("algo.model=mine", ["algo.model=mine", "package.module:Class"]),
+    ("algo.horizons_per_env_reset=2", ["rl8's key", "env.horizons_per_env_reset"]),
     ("algo.enable_amp=true", ["algo.enable_amp=true", "rl8's key", "fabric.precision=bf16-mixed"]),
     ("algo.num_sgd_iters=4", ["algo.num_sgd_iters", "'algo.update_epochs'"]),
     ("algo.sgd_minibatch_size=64", ["algo.sgd_minibatch_size", "'algo.per_rank_batch_size'"]),
