@@ -26,6 +26,7 @@ from rlcore.train.run_trainer import RunTrainer
 from tests.processes import NO_STORE, digest_of, environment, finish_here, shepherd
 from tests.retries import wait_for
 from tests.runs import prepare
+from tests.soaking import heavy
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("warm")]  # except for processes that tests start themselves
 SETTINGS = {"algo__normalize_obs": True, "algo__normalize_reward": True, "algo__anneal_lr": True}
@@ -133,6 +134,16 @@ def test_stop_condition_is_unchanged_by_interruption(tmp_path: Path, rule: dict[
     assert evaluations(run) == evaluated_at
     assert digest_of(run) == digest_of(whole)
     assert last.reason is not None and last.reason.startswith("plateau" if "stop" in rule else "stops_increasing")
+
+
+@heavy
+def test_stop_condition_on_training_metric_ends_all_ranks(tmp_path: Path) -> None:
+    plateau = {"plateau": {"metric": "Rewards/rew_avg", "patience": 2, "rtol": 0.5}}
+    run = prepare(tmp_path / "run", fabric__devices=2, total_steps=4000, stop=[plateau])
+    last = train(run)
+    trainer_for(run).stop()
+    assert last.policy_steps < 4000
+    assert last.reason is not None and last.reason.startswith("plateau: Rewards/rew_avg")
 
 
 def evaluations(run: RunDirectory) -> list[int]:
