@@ -27,6 +27,7 @@ PHRASES = {
     "training": (", best mean of ten consecutive training episodes", "best mean of ten consecutive training episodes "),
     "last_training": (", mean of the last 50 training returns", "mean of the last 50 training returns "),
     "evaluations": (", each of the last three evaluations", "lowest of the last three evaluations "),
+    "gymnasium": (", in Gymnasium's environment", "in Gymnasium's environment "),
     "pictures": (" of the mean image's error, for reconstructions", "reconstruction error / error of the mean image "),
 }
 INTRODUCTION = """\

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 
 from benchmarks.learning_pages import iqm, passes, verdict, write_pages
@@ -36,7 +37,7 @@ from rlcore.config.learning_half import learning_half
 from rlcore.errors import RunError
 from rlcore.evaluation.dream import record
 from rlcore.evaluation.final import evaluate_checkpoint
-from rlcore.evaluation.policy import load_world_model
+from rlcore.evaluation.policy import load_policy, load_world_model
 from rlcore.store import checkpoint
 from rlcore.store.config_file import config_of
 from rlcore.store.directory import RunDirectory, write_json
@@ -71,6 +72,7 @@ class Case:
     training: float | None = None  # threshold of the best mean return of ten consecutive training episodes
     evaluations: float | None = None  # threshold of each of the last three evaluations
     as_peer: str = ""  # key of `MEASURES`: the IQM over seeds must reach the peer's IQM in learning_peers.json
+    gymnasium: float | None = None  # threshold of the return in Gymnasium's environment, for a batched one
     pictures: float | None = None  # upper limit of the reconstruction error, as a fraction of the mean image's error
 
     def gates(self, total_steps: int, peer: float = 0.0) -> list[tuple[str, int, dict[str, float]]]:
@@ -85,6 +87,7 @@ class Case:
             threshold is a mapping with the key "at_least", "at_most" or "iqm_at_least".
         """
         marks = {"training": self.training, "evaluations": self.evaluations, "greedy": self.mark}
+        marks |= {"gymnasium": self.gymnasium}
         low = [*(("greedy", *earlier) for earlier in self.earlier)]
         low += [(of, total_steps, mark) for of, mark in marks.items() if mark is not None]
         gates = [(of, steps, {"at_most" if self.below else "at_least": mark}) for of, steps, mark in low]
@@ -121,6 +124,11 @@ CASES = {
     "ppo_pendulum": Case("exp=ppo_pendulum", -250, "-172 at 100 k (Zoo, with gSDE)"),
     "ppo_acrobot": Case("exp=ppo_acrobot", -100, "-73.5 at 1 M (Zoo), -86 at 500 k (CleanRL)"),
     "a2c_acrobot": Case("exp=a2c_acrobot", -100, "-83 at 500 k (Zoo)"),
+    "ppo_batched_cartpole": Case(
+        "exp=ppo_batched_cartpole algo.compile=true", None, "500 at 100 k (Zoo)", gymnasium=475, within_s=15
+    ),
+    "ppo_batched_acrobot": Case("exp=ppo_batched_acrobot", None, "-73.5 at 1 M (Zoo)", gymnasium=-100),
+    "ppo_batched_pendulum": Case("exp=ppo_batched_pendulum", None, "-172 at 100 k (Zoo, with gSDE)", gymnasium=-250),
     "ppo_inverted_double_pendulum": Case(
         "exp=ppo_inverted_double_pendulum", 7103, "7103 at 1 M (baselines, v2), 9231 at 1 M (Tianshou)"
     ),
@@ -228,7 +236,7 @@ def validate(name: str, case: Case, seeds: Sequence[int], workers: int | None) -
     by_episode = case.training is not None or case.as_peer == "last_training"
     words += ["metric.log_every=1"] if by_episode else []
     config, _ = compose([*words, "seed=0"])
-    gates = case.gates(config.algo.total_steps, iqm_of_peer(name) if case.as_peer else 0.0)
+    gates = case.gates(config.algo.step_limit, iqm_of_peer(name) if case.as_peer else 0.0)
     key = digest(learning_half(config))
     words += [f"seed={','.join(map(str, seeds))}", f"group={name}-{key}"]
     command = [str(Path(sys.executable).with_name("shepherd")), "train", *words]
@@ -286,6 +294,20 @@ def greedy_return(run: RunDirectory, steps: int) -> float:
     return json.loads(written.read_text())["greedy"]["mean"]
 
 
+def return_in_gymnasium(run: RunDirectory, steps: int) -> float:
+    """Return the mean greedy return of 100 episodes in Gymnasium's environment with the id of a batched one."""
+    policy, env_id = load_policy(newest(run, steps)), config_of(run).env.id.removeprefix("batched/")
+    envs = [gymnasium.make(env_id) for _ in range(EPISODES)]
+    obs = np.stack([env.reset(seed=seed)[0] for seed, env in enumerate(envs)]).astype(np.float32)
+    returns, running = np.zeros(EPISODES), np.arange(EPISODES)
+    while len(running):
+        steps_taken = [envs[i].step(action) for i, action in zip(running, policy.predict(obs[running]), strict=True)]
+        for i, (seen, reward, _, _, _) in zip(running, steps_taken, strict=True):
+            obs[i], returns[i] = seen, returns[i] + float(reward)
+        running = running[[not (terminated or truncated) for _, _, terminated, truncated, _ in steps_taken]]
+    return float(returns.mean())
+
+
 def best_of_training(run: RunDirectory, steps: int) -> float:
     """Return the best mean return of ten consecutive training episodes within the first `steps` policy steps."""
     return best_in_a_row([value for step, value in from_directory(run).training if step <= steps])
@@ -332,6 +354,7 @@ MEASURES: dict[str, Callable[[RunDirectory, int], float]] = {
     "training": best_of_training,
     "last_training": last_of_training,
     "evaluations": lowest_of_last,
+    "gymnasium": return_in_gymnasium,
     "pictures": reconstruction,
 }
 
