@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import tempfile
 from collections.abc import Mapping
@@ -67,11 +68,17 @@ def prepare(
         check_resources(config, spec, Path(config.run_dir))
         if config.buffer.memmap and config.buffer.memmap_dir is not None:
             _check_folder("buffer.memmap_dir", config.buffer.memmap_dir)
-    places = groups(type(config.algo), OptimizerConfig)
+    places = [*groups(type(config.algo), OptimizerConfig)]
     if any(at(values, f"algo.{place}.groups") for place in places):
         from rlcore.train.counting import check_groups  # torch
 
         check_groups(config, spec)
+    optimizers: list[OptimizerConfig] = [operator.attrgetter(place)(config.algo) for place in places]
+    if own := [optimizer for optimizer in optimizers if ":" in optimizer.name]:
+        from rlcore.optim.rules import check_class  # torch
+
+        for optimizer in own:
+            check_class(optimizer)
     if config.buffer.load_from is not None:
         inputs["load_from"] = _dataset(config, spec)
     if config.init_from:

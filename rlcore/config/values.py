@@ -7,6 +7,8 @@ import difflib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+INSTANCE = "(instance)"  # end of the text that stands for an object in a config
+
 
 def spell(value: Any) -> str:
     """Convert a config value to the text that a user writes on the command line: None -> `null`, True -> `true`."""
@@ -18,13 +20,18 @@ def spell(value: Any) -> str:
 
 
 def plain(config: Any) -> Any:
-    """Convert a config, or a part of one, to plain JSON values: dataclasses to dicts, tuples to lists."""
+    """Convert a config, or a part of one, to plain JSON values: dataclasses to dicts, tuples to lists.
+
+    A module that a program set (`algo.model`) becomes the text `package.module:Class (instance)`.
+    """
     if dataclasses.is_dataclass(config) and not isinstance(config, type):
         return {f.name: plain(getattr(config, f.name)) for f in dataclasses.fields(config)}
     if isinstance(config, Mapping):
         return {str(k): plain(v) for k, v in config.items()}
     if isinstance(config, (tuple, list)):
         return [plain(v) for v in config]
+    if hasattr(config, "state_dict"):
+        return f"{type(config).__module__}:{type(config).__qualname__} {INSTANCE}"
     return config
 
 

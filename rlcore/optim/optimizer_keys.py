@@ -6,21 +6,36 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from rlcore.config.build import build
-from rlcore.config.schema import arg
+from rlcore.config.schema import Needs, arg
 from rlcore.config.values import plain, spell
 from rlcore.errors import UserError
 
+
+class _Settings(dict[str, dict[str, Any]]):
+    """Settings by name; the name of a class, `package.module:Class`, is always known and has no settings."""
+
+    def __contains__(self, name: object) -> bool:
+        return super().__contains__(name) or ":" in str(name)
+
+    def __missing__(self, name: str) -> dict[str, Any]:
+        if ":" not in name:
+            raise KeyError(name)
+        return {}
+
+
 # Settings of each update rule and their defaults. A plugin adds its own with `rlcore.optim.rules.register`.
-SETTINGS: dict[str, dict[str, Any]] = {
-    "adam": {"betas": (0.9, 0.999), "eps": 1e-8, "amsgrad": False},
-    "adamw": {"betas": (0.9, 0.999), "eps": 1e-8, "amsgrad": False},
-    "laprop": {"betas": (0.9, 0.999), "eps": 1e-20},
-    "rmsprop": {"alpha": 0.99, "eps": 1e-8, "centered": False, "momentum": 0.0},
-    "rmsprop_tf": {"alpha": 0.9, "eps": 1e-10, "centered": False, "momentum": 0.0},
-    "sgd": {"momentum": 0.0, "dampening": 0.0, "nesterov": False},
-}
+SETTINGS: dict[str, dict[str, Any]] = _Settings(
+    {
+        "adam": {"betas": (0.9, 0.999), "eps": 1e-8, "amsgrad": False},
+        "adamw": {"betas": (0.9, 0.999), "eps": 1e-8, "amsgrad": False},
+        "laprop": {"betas": (0.9, 0.999), "eps": 1e-20},
+        "rmsprop": {"alpha": 0.99, "eps": 1e-8, "centered": False, "momentum": 0.0},
+        "rmsprop_tf": {"alpha": 0.9, "eps": 1e-10, "centered": False, "momentum": 0.0},
+        "sgd": {"momentum": 0.0, "dampening": 0.0, "nesterov": False},
+    }
+)
 CLIP_NORMS = ("global", "tensor", "adaptive")
-FOR_ALL = ("name", "lr", "weight_decay", "warmup", "clip_norm", "groups")
+FOR_ALL = ("name", "settings", "lr", "weight_decay", "warmup", "clip_norm", "groups")
 
 
 @dataclass(frozen=True)
@@ -37,7 +52,7 @@ class GroupConfig:
 class OptimizerConfig:
     """Config keys of an optimizer. `name` selects the update rule; keys that this rule does not have must be null."""
 
-    name: str = arg("adam", "optimizer", choices=SETTINGS)
+    name: str = arg("adam", "optimizer, or a class: package.module:Class, torch.optim:Class", choices=SETTINGS)
     lr: float = arg(1e-3, "learning rate", above=0)
     eps: float | None = arg(1e-4, "added to the denominator (Adam, LaProp, RMSprop)", above=0)
     weight_decay: float = arg(0.0, "L2 penalty (decoupled for adamw, laprop)", low=0)
@@ -56,6 +71,11 @@ class OptimizerConfig:
         "norm to clip: of the whole gradient (global), of each tensor (tensor), or of each tensor divided by the norm "
         "of its parameters (adaptive)",
         choices=CLIP_NORMS,
+    )
+    settings: dict[str, Any] = arg(
+        {},
+        "arguments of the class, if name is one",
+        needs=Needs("name", lambda name: ":" in name, "=package.module:Class"),
     )
     groups: dict[str, Any] = arg({}, "parameter groups: name or pattern -> {lr, weight_decay}; the first match counts")
 

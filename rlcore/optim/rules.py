@@ -23,6 +23,7 @@ from torch import Tensor
 
 from rlcore.errors import UserError
 from rlcore.optim.optimizer_keys import SETTINGS, OptimizerConfig
+from rlcore.optim.own_optimizer import OwnRule
 
 Slots = dict[str, Tensor]  # optimizer state: name -> vector [P]
 BLOCK = 2**16  # bytes of a vector that are updated at a time; they fit in the cache, and malloc reuses the memory
@@ -65,6 +66,11 @@ def register(name: str, rule: Rule, settings: Mapping[str, Any]) -> None:
     if RULES.get(name, rule) is not rule:
         raise UserError(f"optimizer {name!r}: another update rule has this name; choose a different name")
     RULES[name], SETTINGS[name] = rule, dict(settings)
+
+
+def check_class(config: OptimizerConfig) -> None:
+    """Raise UserError if `name` is an optimizer class that cannot be used (`rlcore.optim.own_optimizer`)."""
+    RULES[config.name].slots(config)
 
 
 def slots(config: OptimizerConfig, vector: Tensor) -> Slots:
@@ -212,11 +218,24 @@ def _sgd(
 
 
 RMSPROP_SLOTS = (("grad_avg", "centered"), ("momentum", "momentum"))  # name of a slot, setting that requires it
-RULES: dict[str, Rule] = {
-    "adam": Rule(_adam_slots, _adam, fused=_fused_adam),
-    "adamw": Rule(_adam_slots, _adam, decoupled=True, fused=_fused_adam),
-    "laprop": Rule(lambda config: ["exp_avg", "exp_avg_sq"], _laprop, decoupled=True),
-    "rmsprop": Rule(_rmsprop_slots, _rmsprop),
-    "rmsprop_tf": Rule(_rmsprop_slots, _rmsprop, start={"square_avg": 1.0}),
-    "sgd": Rule(lambda config: ["momentum"] if config["momentum"] else [], _sgd),
-}
+
+
+class _Rules(dict[str, Rule]):
+    """Update rules by name; the rule of a class, `package.module:Class`, is created at its first use."""
+
+    def __missing__(self, name: str) -> Rule:
+        own = OwnRule(name)
+        self[name] = Rule(own.slots, own.update)
+        return self[name]
+
+
+RULES: dict[str, Rule] = _Rules(
+    {
+        "adam": Rule(_adam_slots, _adam, fused=_fused_adam),
+        "adamw": Rule(_adam_slots, _adam, decoupled=True, fused=_fused_adam),
+        "laprop": Rule(lambda config: ["exp_avg", "exp_avg_sq"], _laprop, decoupled=True),
+        "rmsprop": Rule(_rmsprop_slots, _rmsprop),
+        "rmsprop_tf": Rule(_rmsprop_slots, _rmsprop, start={"square_avg": 1.0}),
+        "sgd": Rule(lambda config: ["momentum"] if config["momentum"] else [], _sgd),
+    }
+)

@@ -116,7 +116,7 @@ def test_own_model_normalizes_observations() -> None:
     torch.testing.assert_close(given[0].double(), expected, rtol=1e-4, atol=1e-4)
 
 
-def test_own_model_instance_is_copied() -> None:
+def test_own_model_instance_is_copied(tmp_path: Path) -> None:
     run = config()
     net = own_model.Net({"state": Trainer(run).envs.spec.obs["state"]}, None)
     weight = net.policy.weight.clone()
@@ -127,6 +127,13 @@ def test_own_model_instance_is_copied() -> None:
     training.update()
     assert torch.equal(net.policy.weight, weight)
     assert not torch.equal(loaded.model.net.policy.weight, weight)
+    path = training.save(tmp_path)
+    again = Trainer(training.config).load(path)
+    assert torch.equal(again.learner.agent.model.net.policy.weight, loaded.model.net.policy.weight)  # type: ignore[union-attr]
+    with pytest.raises(
+        UserError, match=r"Net \(instance\): the policy was trained with an object that a program passed"
+    ):
+        load_policy(path)
     both = dataclasses.replace(run.algo, model=net, model_config={"units": 3})
     with pytest.raises(UserError, match="give either an instance, or the name of a class and algo.model_config"):
         Trainer(dataclasses.replace(run, algo=both))

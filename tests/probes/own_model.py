@@ -128,3 +128,25 @@ class OtherNoise(Laplace):
 class WithoutEntropy:
     noise, noise_size, parameter_size = "uniform", Laplace.noise_size, Laplace.parameter_size
     sample, mode, logprob = Laplace.sample, Laplace.mode, Laplace.logprob
+
+
+class SignSGD(torch.optim.Optimizer):
+    """Sign of the moving average of the gradient; the number of the step is not used."""
+
+    def __init__(self, params: Any, lr: float, beta: float = 0.9) -> None:
+        super().__init__(params, {"lr": lr, "beta": beta})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            for p in group["params"]:
+                average = self.state[p].setdefault("average", torch.zeros_like(p))
+                average.mul_(group["beta"]).add_(p.grad, alpha=1 - group["beta"])
+                p.add_(average.sign(), alpha=-group["lr"])
+
+
+class NormalizedSGD(SignSGD):
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for p in self.param_groups[0]["params"]:
+            p.add_(p.grad / p.grad.norm(), alpha=-self.param_groups[0]["lr"])

@@ -28,6 +28,7 @@ from torch.func import functional_call
 
 from rlcore import plugins
 from rlcore.compiled.scan import scan
+from rlcore.config.values import INSTANCE
 from rlcore.errors import UserError
 from rlcore.functional.tree import map_leaves
 from rlcore.nn.encoder import Normalizer
@@ -169,6 +170,11 @@ class OwnModel(nn.Module):
                     "either an instance, or the name of a class and algo.model_config"
                 )
             return copy.deepcopy(settings.model)
+        if settings.model.endswith(INSTANCE):
+            raise UserError(
+                f"{self.place}: the policy was trained with an object that a program passed, so it cannot be created "
+                "from its files; train with algo.model=package.module:Class and algo.model_config instead"
+            )
         own: Any = plugins.member(KEY, settings.model)
         if isinstance(own, type):  # before the constructor, which may need the inputs of the other kind
             self._check_kind(own)
