@@ -51,15 +51,22 @@ def refuse_without_action(spec: EnvSpec, time_step: TimeStep) -> None:
 
 
 def refuse_first_masks(spec: EnvSpec, env: gymnasium.Env, seed: int) -> None:
-    """Raise UserError if the action masks of an episode's first observation allow no action.
+    """Raise UserError if an action mask in the first observation of an episode has a wrong shape, or allows no action.
 
     Other errors of the environment are ignored, because make-env reports them.
     """
     try:
         obs, _ = env.reset(seed=seed)
-        nothing = spec.nothing_allowed({key: np.asarray(obs[key])[None] for key in spec.mask_keys}, np.concatenate)
+        masks = {key: np.asarray(obs[key]) for key in spec.mask_keys}
     except Exception:
         return
+    for key, mask in masks.items():
+        if mask.shape != (shape := spec.obs[key].shape):
+            raise UserError(
+                f"{spec.id}: the action mask {key!r} has shape {mask.shape}, but must have {shape}, one entry for each "
+                "choice; correct the environment, or set algo.action_masks=false"
+            )
+    nothing = spec.nothing_allowed({key: mask[None] for key, mask in masks.items()}, np.concatenate)
     if nothing is not None and nothing.any():
         raise UserError(f"{spec.id}: in the first state of an episode, {NO_ACTION}")
 

@@ -349,7 +349,7 @@ class ActionMaskObservation(gymnasium.Wrapper):
     def __init__(self, env: gymnasium.Env, from_info: bool) -> None:
         super().__init__(env)
         self.from_info, action = from_info, action_spec(env.action_space)
-        if action.continuous:
+        if not action.nvec:
             raise UserError(
                 f"env.action_mask_from_info=true: action masks need discrete actions, but the action space is "
                 f"{env.action_space}; set env.action_mask_from_info=false"
@@ -383,7 +383,8 @@ class ActionMaskObservation(gymnasium.Wrapper):
 def gives_masks(env: gymnasium.Env) -> bool:
     """Return True if an environment with flat dict observations has no masks in them, but a method `action_masks()`."""
     parts: Mapping[str, spaces.Space[Any]] = getattr(env.observation_space, "spaces", {})
-    if any(kind_of(key, space) == "mask" for key, space in parts.items()) or isinstance(env.action_space, spaces.Box):
+    discrete = isinstance(env.action_space, (spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary))
+    if not discrete or any(kind_of(key, space) == "mask" for key, space in parts.items()):
         return False
     return env.has_wrapper_attr("action_masks") and callable(env.get_wrapper_attr("action_masks"))
 
