@@ -66,6 +66,15 @@ def test_summary_table_shows_steps_model_and_files(columns: int | None, run: Run
         assert expected in text
 
 
+def test_summary_table_names_stop_condition(run: RunDirectory, printed: Printed) -> None:
+    reason = "upper_bound: Rewards/rew_avg = 480, which is at least 475"
+    assert "stopped by" not in printed(summary_table(SUMMARY | {"stopped_by": None}, run))
+    stopped = SUMMARY | {"stopped_by": reason}
+    text = re.sub(r"\x1b\[\d*m", "", printed(summary_table(stopped, run), columns=120))
+    assert re.search(rf"stopped by +{reason}", text)
+    assert f"| stopped by | {reason} |" in summary_markdown(stopped)
+
+
 def test_summary_table_matches_readme(run: RunDirectory, printed: Printed) -> None:
     lines = printed(summary_table(SUMMARY, run)).splitlines()
     readme = (Path(__file__).parents[3] / "README.md").read_text().splitlines()
