@@ -196,21 +196,19 @@ def _objective(content: Mapping[str, Any], config: Mapping[str, Any], recurrent:
 
 
 def _optimizer(content: Mapping[str, Any], config: Mapping[str, Any], recurrent: bool) -> dict[str, Any]:
-    named, settings = str(config["optimizer_cls"]), config["optimizer_config"] or {}
-    if named not in OPTIMIZERS:
-        raise UserError(
-            f"algorithm_config.optimizer_cls={named}: unknown optimizer; allowed: {', '.join(OPTIMIZERS)}; your own "
-            "update rule is registered by a plugin (rlcore.optim.rules.register) and set by algo.optimizer.name"
-        )
-    rule = OPTIMIZERS[named]
-    # torch's defaults; without any setting, rl8 sets the learning rate.
-    usual = {"lr": 1e-2 if settings and rule == "rmsprop" else 1e-3, "weight_decay": 0.01 if rule == "adamw" else 0.0}
-    for key in settings:
-        if key not in (*OF_ALL_OPTIMIZERS, *SETTINGS[rule]):
-            allowed = ", ".join((*OF_ALL_OPTIMIZERS, *SETTINGS[rule]))
-            raise UserError(f"algorithm_config.optimizer_config.{key}: not supported; allowed for {named}: {allowed}")
-    values = plain({"eps": None, "betas": None} | usual | SETTINGS[rule] | dict(settings))
-    return {"algo.optimizer.name": rule} | {f"algo.optimizer.{key}": value for key, value in values.items()}
+    named, settings = str(config["optimizer_cls"]), dict(config["optimizer_config"] or {})
+    rule = OPTIMIZERS.get(named)
+    if rule is None or not settings.keys() <= {*OF_ALL_OPTIMIZERS, *SETTINGS[rule]}:  # its class, with all arguments
+        if settings and "lr" not in settings:
+            raise UserError(f"algorithm_config.optimizer_config: has no lr, the learning rate of {named}; add it")
+        own = f"torch.optim:{named.rpartition('.')[2]}" if named.startswith("torch.optim.") else _class(named)
+        keys = {"name": own, "lr": settings.pop("lr", 1e-3), "settings": settings, "eps": None, "betas": None}
+    else:
+        # torch's defaults; without any setting, rl8 sets the learning rate.
+        usual = {"lr": 1e-2 if settings and rule == "rmsprop" else 1e-3}
+        usual["weight_decay"] = 0.01 if rule == "adamw" else 0.0
+        keys = {"name": rule, "eps": None, "betas": None, **usual, **SETTINGS[rule], **settings}
+    return {f"algo.optimizer.{key}": value for key, value in plain(keys).items()}
 
 
 def _network(content: Mapping[str, Any], config: Mapping[str, Any], recurrent: bool) -> dict[str, Any]:

@@ -55,8 +55,10 @@ def file_of(tmp_path: Path, text: str) -> str:
         ("{env_cls: a.B, algorithm_config: {model: x}}", ["model=x", "cannot contain a network"]),
         ("{env_cls: a.B, algorithm_config: {model_cls: rl8.models.Model}}", ["model_cls=rl8.models.Model", "plugin"]),
         ("{env_cls: a.B, algorithm_config: {model_config: {a: 1}}}", ["model_config", "without model_cls"]),
-        ("{env_cls: a.B, algorithm_config: {optimizer_cls: torch.optim.Adagrad}}", ["torch.optim.Adagrad", "plugin"]),
-        ("{env_cls: a.B, algorithm_config: {optimizer_config: {fused: true}}}", ["optimizer_config.fused", "betas"]),
+        (
+            "{env_cls: a.B, algorithm_config: {optimizer_config: {fused: true}}}",
+            ["has no lr, the learning rate of torch"],
+        ),
         ("{env_cls: a.B, algorithm_config: {device: tpu}}", ["device=tpu", "auto, cpu, cuda"]),
         (
             "{env_cls: a.B, algorithm_config: {lr_schedule: [[0, 1]], entropy_coeff_schedule: [[0, 1]], "
@@ -72,6 +74,28 @@ def test_file_with_mistake_names_key_and_reason(tmp_path: Path, text: str, parts
         with_file(file_of(tmp_path, text), [])
     for part in parts:
         assert part in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "keys"),
+    [
+        ("optimizer_cls: torch.optim.AdamW", {"name": "adamw", "lr": "0.001", "weight_decay": "0.01"}),
+        ("optimizer_cls: torch.optim.sgd.SGD, optimizer_config: {momentum: 0.9}", {"name": "sgd", "momentum": "0.9"}),
+        ("optimizer_cls: torch.optim.RMSprop, optimizer_config: {eps: 1e-5}", {"name": "rmsprop", "lr": "0.01"}),
+        (
+            "optimizer_cls: torch.optim.Adagrad, optimizer_config: {lr: 0.1, lr_decay: 0.2}",
+            {"name": "'torch.optim:Adagrad'", "lr": "0.1", "settings": "{lr_decay:0.2}"},
+        ),
+        (
+            "optimizer_config: {lr: 0.1, maximize: false}",
+            {"name": "'torch.optim:Adam'", "settings": "{maximize:false}", "betas": "null"},
+        ),
+        ("optimizer_cls: mine.Lion", {"name": "'mine:Lion'", "lr": "0.001"}),
+    ],
+)
+def test_optimizer_class_has_its_arguments(tmp_path: Path, optimizer: str, keys: dict[str, str]) -> None:
+    text = f"{{env_cls: a.B, algorithm_config: {{{optimizer}}}}}"
+    assert {f"algo.optimizer.{key}={value}" for key, value in keys.items()} <= {*with_file(file_of(tmp_path, text), [])}
 
 
 def test_file_of_our_keys_is_nested_or_dotted(tmp_path: Path) -> None:
