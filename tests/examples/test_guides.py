@@ -30,6 +30,7 @@ from rlcore.store.directory import RunDirectory
 from rlcore.store.events import EventLog, read_events
 from rlcore.train.trainer import Trainer
 from tests import processes
+from tests.soaking import heavy
 
 DOCS = processes.ROOT / "docs"
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -171,7 +172,7 @@ QUICK = [
 
 @pytest.mark.parametrize(
     "check",
-    QUICK,
+    [pytest.param(each, marks=heavy if each is conformance.compiled_equals_eager else ()) for each in QUICK],
     ids=lambda check: check.__name__,
 )
 def test_guide_world_model_passes_conformance(

@@ -52,7 +52,6 @@ def assert_resumes_to(run: RunDirectory, expected: str) -> None:
     assert finish_here(run) == expected
 
 
-@always
 def test_killed_environment_process_resumes_to_same_digest(
     tmp_path: Path, undisturbed: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -50,7 +50,7 @@ class Repository:
 
     def make(self) -> None:
         self.folder.mkdir()
-        furnish(self.home)
+        self.home.mkdir()
         for name in ("dvc.yaml", "params.yaml", ".dvcignore", ".gitignore", ".dvc/config", ".dvc/.gitignore"):
             (self.folder / name).parent.mkdir(exist_ok=True)
             shutil.copy(processes.ROOT / name, self.folder / name)
@@ -106,12 +106,19 @@ class Repository:
 
 
 @pytest.fixture(scope="module")
-def repository(tmp_path_factory: pytest.TempPathFactory) -> Repository:
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Repository:
     repo = Repository(tmp_path_factory.mktemp("dvc") / "checkout")
     repo.make()
-    assert repo.repro() == CARTPOLE
-    repo.commit()
     return repo
+
+
+@pytest.fixture(scope="module")
+def repository(checkout: Repository) -> Repository:
+    """The same repository, after `dvc repro` of all stages."""
+    furnish(checkout.home)
+    assert checkout.repro() == CARTPOLE
+    checkout.commit()
+    return checkout
 
 
 @pytest.fixture
@@ -125,7 +132,6 @@ def metrics(run: RunDirectory) -> dict[str, Any]:
     return json.loads((run.path / "results/metrics.json").read_text())
 
 
-@always
 def test_dvc_second_repro_runs_no_stage(repository: Repository) -> None:
     assert "up to date" in repository.dvc("repro", "register-model@CartPole-v1")
     assert repository.git("status --porcelain") == ""  # git ignores the outputs of the stages
@@ -139,12 +145,12 @@ def test_dvc_second_repro_runs_no_stage(repository: Repository) -> None:
     assert summary["model"]["version"] == 1
 
 
-def test_dvc_stages_are_same_for_each_environment(repository: Repository) -> None:
-    listed = repository.dvc("stage", "list", "--name-only").split()
+@always
+def test_dvc_stages_are_same_for_each_environment(checkout: Repository) -> None:
+    listed = checkout.dvc("stage", "list", "--name-only").split()
     assert sorted(listed) == sorted([*CARTPOLE, *ACROBOT])
 
 
-@always
 def test_dvc_plots_show_curve_and_evaluations(repository: Repository) -> None:
     repository.dvc("plots", "show", "--out", "../plots")
     page = (repository.folder.parent / "plots/index.html").read_text()

@@ -16,7 +16,7 @@ from rlcore.train.run_trainer import RunTrainer
 from tests.diambra_engine import engines
 from tests.flows.config.sheeprl_files import compare_leaves, compose_files
 from tests.runs import lay_out
-from tests.soaking import soak
+from tests.soaking import heavy, soak
 
 ROOT = Path(__file__).parents[3]
 FILES: dict[str, dict[str, Any]] = json.loads((ROOT / "tests" / "golden" / "other_files.json").read_text())
@@ -29,6 +29,7 @@ TYPED = {
     "env=diambra": ("algo.mlp_keys.encoder=[own_health]", "algo.cnn_keys.encoder=[frame]"),
 }
 SLOW = ("a2c_atari", "env=atari", "env=crafter")
+ALWAYS = ("env=gym", "ppo", "sac")  # one file of an environment, one algorithm with a rollout, one with a replay buffer
 REFUSED = {"ppo_super_mario_bros": "Super Mario Bros is not supported yet"}
 
 
@@ -55,7 +56,10 @@ def six_engines() -> Iterator[list[str]]:
 @pytest.mark.filterwarnings("ignore:.*is out of date:DeprecationWarning")  # MuJoCo's v4
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=soak if name in SLOW else ()) for name in sorted(FILES.keys() - REFUSED)],
+    [
+        pytest.param(name, marks=soak if name in SLOW else () if name in ALWAYS else heavy)
+        for name in sorted(FILES.keys() - REFUSED)
+    ],
 )
 def test_dry_run_of_sheeprl_file_saves_checkpoint(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest

@@ -47,7 +47,6 @@ def train_run(path: Path, **dotted: Any) -> tuple[str, Any]:
     return digest_of(run), trainer.process
 
 
-@always
 def test_forked_trainer_matches_fresh_trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = {"algo__normalize_obs": True, "algo__normalize_reward": True, "env__sync_env": False}
     bits, process = train_run(tmp_path / "forked", **settings)

@@ -165,7 +165,6 @@ def test_deployment_has_parameter_form_and_version(site: Site) -> None:
     assert site.ask("deployments/name/train-ppo/gpu")["work_pool_name"] == "gpu"
 
 
-@always
 def test_flow_run_registers_model_and_logs_result(site: Site, killed: Killed) -> None:
     assert killed.ended == "COMPLETED"
     assert killed.run.read_summary()["model"]["version"] == 1
@@ -191,7 +190,6 @@ def test_killed_flow_run_retry_matches_undisturbed_digest(site: Site, killed: Ki
     assert digest_of(killed.run) == finish_here(undisturbed)
 
 
-@always
 def test_servers_require_password_kept_in_two_files(site: Site, killed: Killed) -> None:
     for key, path in (("PREFECT", "/api/deployments/filter"), ("MLFLOW", "/api/2.0/mlflow/registered-models/search")):
         url = f"http://127.0.0.1:{site.variables[f'SHEPHERD_{key}_PORT']}{path}"
@@ -283,7 +281,6 @@ def test_orphaned_flow_run_crashes_and_retry_resumes(site: Site, pair: Pair) -> 
     assert [e["policy_steps"] for e in read_events(run.events) if e["kind"] == "resume"] == [int(saved.name)]
 
 
-@always
 def test_worker_refuses_planted_commands(site: Site, tmp_path: Path) -> None:
     """Deployments and job variables written into the database by others are refused."""
     command = {"command": f"touch {tmp_path}/run"}
