@@ -57,7 +57,8 @@ def agent(name: str, *overrides: str, seed: int = 0, algo: str = "ppo") -> Actor
     run = config(f"algo.model={OWN}:{name}", *overrides, algo=algo)
     kind = Agent if algo == "ppo_recurrent" else ActorCritic
     spec = Trainer(run).envs.spec
-    return kind(run.algo, spec, "auto", torch.Generator().manual_seed(seed))
+    algorithm: Any = run.algo
+    return kind(algorithm, spec, "auto", torch.Generator().manual_seed(seed))
 
 
 def test_actor_critic_computes_own_network() -> None:
@@ -129,7 +130,7 @@ def test_own_model_instance_is_copied(tmp_path: Path) -> None:
     assert not torch.equal(loaded.model.net.policy.weight, weight)
     path = training.save(tmp_path)
     again = Trainer(training.config).load(path)
-    assert torch.equal(again.learner.agent.model.net.policy.weight, loaded.model.net.policy.weight)  # type: ignore[union-attr]
+    assert torch.equal(again.learner.agent.model.net.policy.weight, loaded.model.net.policy.weight)
     with pytest.raises(
         UserError, match=r"Net \(instance\): the policy was trained with an object that a program passed"
     ):
