@@ -47,8 +47,10 @@ class Rollout(Buffer):
         self.pending = None
 
 
-def minibatches(weight: Tensor, size: int, epochs: int, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
-    """Divide N samples at random into K = ceil(N / size) minibatches of equal shape, again in each epoch.
+def minibatches(
+    weight: Tensor, size: int | None, epochs: int, rng: np.random.Generator | None
+) -> tuple[Tensor, Tensor]:
+    """Divide N = T·B samples into K = ceil(N / size) minibatches of equal shape, again in each epoch.
 
     Samples of weight 0, for example steps that only reset an environment, are not used; all other samples occur once
     per epoch. K depends only on N and not on the number of used samples, so that every run and every rank takes the
@@ -56,24 +58,26 @@ def minibatches(weight: Tensor, size: int, epochs: int, rng: np.random.Generator
     with weight 0. If it would consist only of padding, the samples are instead distributed evenly over all minibatches.
 
     Args:
-        weight: [N]; weight of each sample.
-        size: M, size of a minibatch.
+        weight: [T, B]; weight of each sample.
+        size: M, size of a minibatch; None: all samples in one minibatch.
         epochs: E, number of epochs, each in a new random order.
-        rng: draws the order.
+        rng: draws the order. None: the samples are ordered by environment and then by time step, in every epoch.
 
     Returns:
-        Sample indices [E, K, M] int64, and weights [K, M] in the dtype of `weight`. The weights are the same in all
-        epochs. Both results are on the device of `weight`.
+        Sample indices t·B + b, [E, K, M] int64, and weights [K, M] in the dtype of `weight`. The weights are the same
+        in all epochs. Both results are on the device of `weight`.
     """
-    counted = weight.cpu().numpy().nonzero()[0]
-    size, left = min(size, len(weight)), len(counted)
-    count = math.ceil(len(weight) / size)
+    counted = weight.flatten().cpu().numpy().nonzero()[0]
+    size, left = min(size or weight.numel(), weight.numel()), len(counted)
+    count = math.ceil(weight.numel() / size)
+    if rng is None:
+        counted = counted[np.argsort(counted % weight.shape[1], kind="stable")]
     each = np.arange(count)
     filled = left - each * size if left > (count - 1) * size else (left + count - 1 - each) // count
     counts = np.arange(size) < filled[:, None]  # [K, M]
     rows = np.zeros((epochs, count, size), np.int64)
     for epoch in rows if left else ():
-        order = np.resize(rng.permutation(counted), count * size)
+        order = np.resize(counted if rng is None else rng.permutation(counted), count * size)
         epoch[counts], epoch[~counts] = order[:left], order[left:]
     return torch.from_numpy(rows).to(weight.device), torch.from_numpy(counts.astype(np.float32)).to(weight)
 

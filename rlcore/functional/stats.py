@@ -96,6 +96,23 @@ def standardize(x: Tensor, weight: Tensor, total: Sum = lambda sums: sums, eps: 
     return torch.where(count > 1, centered / (variance.sqrt() + eps), x)
 
 
+def weighted_std(x: Tensor, weight: Tensor, total: Sum = lambda sums: sums) -> Tensor:
+    """Compute the unbiased standard deviation of the valid samples; it is 1 if fewer than two samples are valid.
+
+    Args:
+        x: [...]; samples.
+        weight: [...]; 1 for valid samples, 0 for invalid ones.
+        total: function that sums a tensor over ranks, to include the samples of all ranks.
+
+    Returns:
+        Standard deviation, [].
+    """
+    assert x.shape == weight.shape, (x.shape, weight.shape)
+    count, summed = total(torch.stack([weight.sum(), (x * weight).sum()]))
+    variance = total(((x - summed / count).square() * weight).sum()) / (count - 1).clamp(min=1)
+    return torch.where(count > 1, variance.sqrt(), 1.0)
+
+
 class RunningMoments:
     """Running mean and variance, in float64, of all samples passed to `update` (Chan, Golub and LeVeque 1979).
 

@@ -23,6 +23,7 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "discrete": ("CartPole-v1", {}),
     "continuous": ("Pendulum-v1", {}),
     "gru": ("CartPole-v1", GRU),
+    "state resets": ("CartPole-v1", {"per_rank_sequence_length": 4, "sequences_per_state_reset": 2}),
     "whole rollouts": ("CartPole-v1", {"per_rank_sequence_length": None}),
     "multi-discrete, pictures": ("multidiscrete_dummy", PICTURES),
 }
@@ -99,6 +100,21 @@ def test_reset_recurrent_state_on_done_false_keeps_carry() -> None:
     opens, full = torch.ones(1, dtype=torch.bool), {name: part + 1 for name, part in kept.initial(1).items()}
     answers = [kept.act(carry, obs, opens, None, True)[0]["h"] for carry in (full, kept.initial(1))]
     assert not torch.equal(*answers)
+
+
+def test_recurrent_state_is_reset_after_sequences_and_at_episode_start() -> None:
+    settings = SMALL | {"per_rank_sequence_length": 2, "sequences_per_state_reset": 2}  # 4 rows
+    agent = assemble("CartPole-v1", settings, num_envs=1).learner.agent
+    obs = {"state": torch.ones(1, 4), "past_action": torch.ones(1, 1, 1, dtype=torch.int64)}
+    carry, fresh, seen = agent.initial(1), list[bool](), list[int]()
+    blank, _, _ = agent.act(carry, obs, torch.zeros(1, dtype=torch.bool), None, True)
+    opened, _, _ = agent.act(carry, obs, torch.ones(1, dtype=torch.bool), None, True)
+    for row in range(12):
+        carry, _, extras = agent.act(carry, obs, torch.tensor([row == 6]), None, True)
+        fresh.append(torch.equal(carry["h"], (opened if row == 6 else blank)["h"]))
+        seen.append(int(extras["since_reset"]))
+    assert fresh == [row in (0, 4, 6, 10) for row in range(12)]
+    assert seen == [0, 1, 2, 3, 0, 1, 2, 1, 2, 3, 0, 1]
 
 
 def test_ppo_recurrent_minibatches_hold_whole_sequences() -> None:

@@ -12,7 +12,7 @@ from tests.golden.mutants import changed, given, returned, swap
     ("function", "change", "says"),
     [
         ("ppo.policy_loss", swap("torch.minimum(A)", "A"), "policy_loss holds 0 times"),
-        ("ppo.value_loss", swap("A.square()", "A"), "value_loss holds 2 times"),
+        ("ppo.value_loss", swap("value_error(A, B, C)", "A"), "value_loss holds 2 times"),
         ("gae", given(lambda_="0"), "gae has no argument lambda_"),
         ("Optimizer.drop", returned("None"), "drop returns nothing"),
         ("no_such_function", returned("None"), "0 functions no_such_function"),

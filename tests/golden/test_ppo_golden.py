@@ -198,7 +198,7 @@ MUTANTS: dict[str, Mutant] = {
     # Value loss.
     "½ in the value loss": Mutant(VALUE, returned("0.5 * it"), BASE),
     "(N, 1) against (N,)": Mutant(
-        VALUE, swap("(value - returns).square()", "(value.unsqueeze(-1) - returns).square().mean(-1)"), BASE
+        "value_error", swap("(A - B).square()", "(value.unsqueeze(-1) - returns).square().mean(-1)"), BASE
     ),
     "value clip missing": Mutant(VALUE, given(clip_coef="None"), VALUE_CLIP),
     "value clip alone": Mutant(VALUE, swap("torch.maximum(A, B)", "B"), VALUE_CLIP),

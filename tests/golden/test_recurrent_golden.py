@@ -160,11 +160,11 @@ MUTANTS: dict[str, Mutant] = {
     ),
     # The value after the rollout.
     "the arrival finds no carry": Mutant(
-        RECALL, swap("Seen(A, B, last.carry)", "Seen(A, B, {k: 0 * v for k, v in last.carry.items()})"), ROLLOUT
+        RECALL, swap("Seen(A, B, C)", "Seen(A, B, {k: 0 * v for k, v in last.carry.items()})"), ROLLOUT
     ),
     "the arrival opens an episode": Mutant(RECALL, swap("last.is_first", "torch.ones_like(last.is_first)"), ROLLOUT),
     "the arrival is seen with the carry before the last row": Mutant(
-        RECALL, swap("Seen(A, B, last.carry)", "Seen(A, B, {k: steps.extras[k][-1] for k in last.carry})"), ROLLOUT
+        RECALL, swap("Seen(A, B, C)", "Seen(A, B, {k: steps.extras[k][-1] for k in last.carry})"), ROLLOUT
     ),
 }
 

@@ -57,7 +57,13 @@ class OnPolicyConfig(AlgorithmConfig):
     schedule_kind: str = arg("linear", "interpolation between the points of a schedule", choices=("linear", "step"))
     max_grad_norm: float = arg(0.0, "maximum gradient norm; 0 = no clipping", low=0)
     normalize_obs: bool = arg(False, "normalize observations by their running mean and std")
-    normalize_reward: bool = arg(False, "divide rewards by the running std of the discounted return")
+    normalize_reward: bool = arg(False, "divide rewards by the std of the discounted return")
+    reward_scale: str = arg(
+        "running",
+        "std by which rewards are divided: that of the discounted returns of all rollouts so far, or of this rollout",
+        choices=("running", "rollout"),
+        needs=Needs("normalize_reward", bool, "=true"),
+    )
     obs_clip: float = arg(
         10.0,
         "clip normalized observations to this absolute value",

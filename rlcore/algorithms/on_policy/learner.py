@@ -14,7 +14,7 @@ from rlcore.algorithms.on_policy.actor_critic import ActorCritic
 from rlcore.algorithms.on_policy.config import OnPolicyConfig
 from rlcore.data.steps import transitions
 from rlcore.functional.returns import TransitionTargets, advantages
-from rlcore.functional.stats import LossTerms, RunningMoments, mean_metrics
+from rlcore.functional.stats import LossTerms, RunningMoments, mean_metrics, weighted_std
 from rlcore.optim.optimizer import Optimizer
 from rlcore.optim.step import Step
 from rlcore.types import ALLOWED, Batch, Context, Metrics, Ranks, SingleProcess, State, Trajectory
@@ -53,7 +53,7 @@ class OnPolicyLearner(protocols.Learner):
             reduction=config.loss_reduction,
         )
         self.step = Step(self.gradient_step, [self.optimizer], [], context)
-        self.reward_scaler = RewardScaler(config.gamma, config.reward_clip, self.ranks)
+        self.reward_scaler = RewardScaler(config.gamma, config.reward_clip, self.ranks, config.reward_scale)
 
     def gradient_step(self, *inputs: object) -> Metrics:
         """Take one optimizer step, and return the quantities to log, averaged over samples (name -> [])."""
@@ -127,18 +127,38 @@ class RewardScaler:
         gamma: γ, discount factor of one step.
         clip: largest absolute value of a scaled reward.
         ranks: processes that train together; the standard deviation is computed over all of them.
+        scope: config key `reward_scale`: "running" computes the standard deviation over all transitions so far,
+            "rollout" over those of the newest rollout.
     """
 
-    def __init__(self, gamma: float, clip: float, ranks: Ranks | None = None) -> None:
-        self.gamma, self.clip, self.ranks = gamma, clip, ranks or SingleProcess()
+    def __init__(self, gamma: float, clip: float, ranks: Ranks | None = None, scope: str = "running") -> None:
+        self.gamma, self.clip, self.ranks, self.scope = gamma, clip, ranks or SingleProcess(), scope
         self.moments = RunningMoments(1)
         self.running = torch.zeros(0, dtype=torch.float64)  # [B], discounted returns of the unfinished episodes
 
     def __call__(self, step: TransitionTargets) -> Tensor:
         """Update the standard deviation with transitions [T, B], and return their scaled rewards, [T, B] float32."""
-        reward = step.reward.double().cpu()
-        done, counts = step.done.cpu(), step.weight.cpu() > 0
-        running = self.running if len(self.running) else torch.zeros_like(reward[0])
+        reward, counts = step.reward.double(), step.weight > 0
+        returns = self.reversed_returns(reward, step.done, counts)
+        if self.scope == "rollout":
+            scale = weighted_std(returns, counts.double(), self.ranks.sum) + 1e-8
+        else:
+            self.moments.update(returns[counts].unsqueeze(-1), self.ranks.sum)
+            scale = self.moments.scale().to(reward.device)
+        return (reward / scale).clamp(-self.clip, self.clip).to(torch.promote_types(step.reward.dtype, torch.float32))
+
+    def reversed_returns(self, reward: Tensor, done: Tensor, counts: Tensor) -> Tensor:
+        """Compute the return Rₜ = γ Rₜ₋₁ + rₜ of each transition, and remember those of the unfinished episodes.
+
+        Args:
+            reward: [T, B] float64; rewards of the transitions.
+            done: [T, B] bool; the transition ends its episode.
+            counts: [T, B] bool; False if the transition only resets the environment.
+
+        Returns:
+            Returns, [T, B] float64.
+        """
+        running = self.running.to(reward.device) if len(self.running) else torch.zeros_like(reward[0])
         returns = []
         for reward_t, done_t, counts_t in zip(reward, done, counts, strict=True):
             running = torch.where(counts_t, self.gamma * running + reward_t, running)
@@ -146,9 +166,7 @@ class RewardScaler:
             # A reset also sets the sum to 0: an episode that is truncated at a checkpoint has no step with `done`.
             running = torch.where(done_t | ~counts_t, torch.zeros_like(running), running)
         self.running = running
-        self.moments.update(torch.stack(returns)[counts].unsqueeze(-1), self.ranks.sum)
-        scaled = (reward / self.moments.scale()).clamp(-self.clip, self.clip)
-        return scaled.float().to(step.reward.device)
+        return torch.stack(returns)
 
     def scale(self, batch: Batch) -> Batch:
         """Update the standard deviation with a batch [T, B], and return the batch with scaled rewards.

@@ -11,7 +11,7 @@ from rlcore.types import Trajectory
 def iterate_minibatches(
     weight: torch.Tensor, size: int, epochs: int = 1, seed: int = 0
 ) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    rows, counts = minibatches(weight, size, epochs, np.random.default_rng(seed))
+    rows, counts = minibatches(weight.unsqueeze(-1), size, epochs, np.random.default_rng(seed))
     return [(epoch, counts) for epoch in rows]
 
 
@@ -49,6 +49,19 @@ def test_minibatch_order_depends_on_generator_only() -> None:
     assert orders[0] == orders[1]
     assert orders[0] != orders[2]
     assert orders[0][0] != orders[0][1]
+
+
+def test_minibatches_without_generator_are_ordered_by_environment() -> None:
+    weight = torch.ones(3, 2)  # the index of row t of environment b is 2 t + b
+    weight[1, 0] = 0
+    rows, counts = minibatches(weight, 3, 2, None)
+    assert rows.tolist() == [[[0, 4, 1], [3, 5, 0]]] * 2
+    assert counts.tolist() == [[1, 1, 1], [1, 1, 0]]
+
+
+def test_minibatches_without_size_hold_all_samples() -> None:
+    rows, counts = minibatches(torch.ones(3, 2), None, 2, np.random.default_rng(0))
+    assert rows.shape == (2, 1, 6) and counts.tolist() == [[1] * 6]
 
 
 def test_minibatches_keep_dtype_of_weights() -> None:

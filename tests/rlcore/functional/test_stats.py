@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlcore.functional.stats import RunningMoments, standardize
+from rlcore.functional.stats import RunningMoments, standardize, weighted_std
 
 
 def test_standardize_counted_rows_have_unit_std() -> None:
@@ -23,6 +23,18 @@ def test_standardize_returns_single_counted_row_unchanged() -> None:
 
 def test_standardize_of_equal_rows_is_zero() -> None:
     assert standardize(torch.full((4,), 2.0), torch.ones(4)).tolist() == [0.0] * 4
+
+
+def test_weighted_std_counts_valid_samples_of_all_ranks() -> None:
+    x, weight = torch.tensor([[1.0, 5.0], [100.0, 3.0]]).double(), torch.tensor([[1.0, 1.0], [0.0, 1.0]]).double()
+    assert weighted_std(x, weight).item() == pytest.approx(2.0)  # of 1, 5 and 3
+    # Two ranks with these samples: squares 4, 4, 0 twice, so the variance is 16 / 5.
+    assert weighted_std(x, weight, lambda sums: 2 * sums).item() == pytest.approx(3.2**0.5)
+
+
+def test_weighted_std_of_one_sample_is_one() -> None:
+    assert weighted_std(torch.tensor([7.0, 3.0]), torch.tensor([1.0, 0.0])).item() == 1
+    assert weighted_std(torch.tensor([7.0]), torch.tensor([0.0])).item() == 1
 
 
 def test_standardize_refuses_broadcasting_shapes() -> None:

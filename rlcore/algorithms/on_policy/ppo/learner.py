@@ -50,9 +50,12 @@ class Learner(OnPolicyLearner):
         if self.config.normalize_reward:
             batch = self.reward_scaler.scale(batch)
         samples = self.samples(batch)
+        scope = self.config.advantage_scope if self.config.normalize_advantages else None
+        if scope == "rollout":
+            samples = samples._replace(advantage=standardize(samples.advantage, samples.weight, self.ranks.sum))
         rows, weight = self.draw(samples.weight.unflatten(0, batch.steps.reward.shape), rng)
         advantage = samples.advantage[rows]
-        if self.config.normalize_advantages:
+        if scope == "minibatch":
             advantage = standardize(advantage, weight, self.ranks.sum)
         epochs = (samples.at(*epoch) for epoch in zip(rows, advantage, weight, strict=True))
         logged = self.take_steps(epochs, coefs)
@@ -77,7 +80,9 @@ class Learner(OnPolicyLearner):
         return gather_history(batch, self.agent.history, self.agent.keys)
 
     def draw(self, weight: Tensor, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
-        """Assign the samples of a rollout to minibatches of M samples, in a new random order for each epoch.
+        """Assign the samples of a rollout to minibatches of M samples, in each epoch.
+
+        The order is random, and new in each epoch, unless `shuffle` is false.
 
         Args:
             weight: [T, B]; weights of the samples. Samples of weight 0 are not used.
@@ -88,19 +93,20 @@ class Learner(OnPolicyLearner):
             which have the same shape.
         """
         config = self.config
+        order, group = rng if config.shuffle else None, config.accumulate_minibatches
         if self.ranks.size == 1 and draws_on_device(weight, config.per_rank_batch_size):
-            size, epochs, group = config.per_rank_batch_size, config.update_epochs, config.accumulate_minibatches
-            rows, weight = minibatches_on_device(weight, size, epochs, group, rng)
-            return rows, weight.expand_as(rows)
-        drawn = minibatches(weight.flatten(), config.per_rank_batch_size, config.update_epochs, rng)
-        rows, weight = fill_groups(*drawn, config.accumulate_minibatches, self.ranks.sum)
+            rows, weight = minibatches_on_device(weight, config.per_rank_batch_size, config.update_epochs, group, order)
+        else:
+            rows, weight = minibatches(weight, config.per_rank_batch_size, config.update_epochs, order)
+            rows, weight = fill_groups(rows, weight, group or len(weight), self.ranks.sum)
         return rows, weight.expand_as(rows)
 
     def take_steps(self, epochs: Iterable[PPOSamples[object]], coefs: Mapping[str, float]) -> list[Metrics]:
         """Take the gradient steps of an update.
 
-        One gradient step uses `accumulate_minibatches` minibatches. If the KL divergence of a step's minibatches
-        exceeds 1.5 times `target_kl`, this step and all further steps of the update are skipped.
+        One gradient step uses `accumulate_minibatches` minibatches, or all minibatches of an epoch if the key is null.
+        If the KL divergence of a step's minibatches exceeds 1.5 times `target_kl`, this step and all further steps of
+        the update are skipped.
 
         Args:
             epochs: minibatches of each epoch, with tensors [minibatches, M, ...].
@@ -111,7 +117,8 @@ class Learner(OnPolicyLearner):
         """
         config, logged = self.config, list[Metrics]()
         of_loss = {name: coefs[name] for name in sorted(coefs) if name != "lr"}
-        for group in (group for epoch in epochs for group in split(epoch, config.accumulate_minibatches)):
+        size = config.accumulate_minibatches
+        for group in (group for epoch in epochs for group in split(epoch, size or len(epoch.weight))):
             logged.append(self.step(group, of_loss))
             if config.target_kl is not None and logged[-1].pop("stop"):
                 del logged[-1]["Info/grad_norm"]  # this step was not taken

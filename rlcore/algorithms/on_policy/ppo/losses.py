@@ -14,6 +14,7 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from rlcore.algorithms.on_policy.ppo.config import Config
 from rlcore.functional.distributions import Policy
@@ -74,18 +75,36 @@ def policy_loss(ratio: Tensor, advantage: Tensor, clip_coef: float, dual_clip: f
     return -surrogate
 
 
-def value_loss(value: Tensor, old_value: Tensor, returns: Tensor, clip_coef: float | None = None) -> Tensor:
-    """Compute the value loss of each sample: (V - R)², [N] (arXiv:1707.06347, eq. 9). There is no factor ½.
+def value_loss(
+    value: Tensor,
+    old_value: Tensor,
+    returns: Tensor,
+    clip_coef: float | None = None,
+    kind: str = "mse",
+    cap: float | None = None,
+) -> Tensor:
+    """Compute the value loss of each sample: E(V, R), [N] (arXiv:1707.06347, eq. 9).
 
-    V is the predicted value, V_old the prediction during data collection, and R the return. If a clip range ε is given,
-    the loss is the larger of (V - R)² and (V_old + clip(V - V_old, -ε, ε) - R)².
+    V is the predicted value, V_old the prediction during data collection, R the return, and E the `value_error`. If a
+    clip range ε is given, the loss is the larger of E(V, R) and E(V_old + clip(V - V_old, -ε, ε), R). If a cap is
+    given, the loss is at most the cap; a sample above it has no gradient.
     """
     assert value.shape == old_value.shape == returns.shape, (value.shape, old_value.shape, returns.shape)
-    loss = (value - returns).square()
-    if clip_coef is None:
-        return loss
-    clipped = old_value + (value - old_value).clamp(-clip_coef, clip_coef)
-    return torch.maximum(loss, (clipped - returns).square())
+    loss = value_error(value, returns, kind)
+    if clip_coef is not None:
+        clipped = old_value + (value - old_value).clamp(-clip_coef, clip_coef)
+        loss = torch.maximum(loss, value_error(clipped, returns, kind))
+    return loss if cap is None else loss.clamp(max=cap)
+
+
+def value_error(value: Tensor, returns: Tensor, kind: str) -> Tensor:
+    """Compute the error of each predicted value [N]; `kind` is the config key `value_loss`.
+
+    "mse" is the squared error d² of d = V - R, without a factor ½. "smooth_l1" is ½ d² if |d| < 1, otherwise |d| - ½.
+    """
+    if kind == "smooth_l1":
+        return functional.smooth_l1_loss(value, returns, reduction="none")
+    return (value - returns).square()
 
 
 def entropy_loss(entropy: Tensor) -> Tensor:
@@ -115,16 +134,16 @@ def objective(
         value: [M]; current predictions of the critic.
         batch: the samples.
         coefs: name -> current value of `clip_coef` and `ent_coef`.
-        config: weight and clipping of the value loss, and the dual clip.
+        config: kind, clipping and weight of the value loss, and the dual clip.
 
     Returns:
         The loss summed over samples [], the sum of the sample weights [], and the means to log (name -> []).
     """
     clip_coef = coefs["clip_coef"]
     log_ratio = policy.logprob(batch.action) - batch.old_logprob
-    ratio, clip_value = log_ratio.exp(), clip_coef if config.clip_vloss else None
+    ratio, clip_value = log_ratio.exp(), (config.vf_clip_coef or clip_coef) if config.clip_vloss else None
     of_policy = policy_loss(ratio, batch.advantage, clip_coef, config.dual_clip)
-    of_value = value_loss(value, batch.old_value, batch.returns, clip_value)
+    of_value = value_loss(value, batch.old_value, batch.returns, clip_value, config.value_loss, config.value_loss_cap)
     of_entropy = entropy_loss(policy.entropy())
     return reduce_loss(
         of_policy + config.vf_coef * of_value + coefs["ent_coef"] * of_entropy,

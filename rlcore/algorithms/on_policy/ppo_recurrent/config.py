@@ -66,10 +66,13 @@ class Config(ppo.Config):
         low=1,
     )
     per_rank_num_batches: int = arg(8, "minibatches in an epoch; each one consists of whole sequences", low=1)
-    per_rank_batch_size: int = arg(
+    per_rank_batch_size: int | None = arg(
         64, "samples in a minibatch", low=1, unused="per_rank_num_batches sets the number of minibatches"
     )
     reset_recurrent_state_on_done: bool = arg(True, "reset the recurrent state at the start of an episode")
+    sequences_per_state_reset: int | None = arg(
+        None, "reset the recurrent state also after this number of sequences; null = only as above", low=1
+    )
     vf_coef: float = other_default(ppo.Config, "vf_coef", 0.2)
     ent_coef: float = other_default(ppo.Config, "ent_coef", 0.001)
     max_grad_norm: float = other_default(ppo.Config, "max_grad_norm", 0.5)
@@ -92,8 +95,13 @@ class Config(ppo.Config):
         longest = self.per_rank_sequence_length or self.rollout_steps
         return math.ceil(self.rollout_steps / math.ceil(self.rollout_steps / longest))
 
+    @property
+    def steps_per_state_reset(self) -> int | None:
+        """Number of time steps after which `sequences_per_state_reset` resets the recurrent state; None = never."""
+        return self.sequences_per_state_reset and self.sequences_per_state_reset * self.sequence_length
+
     def check(self, prefix: str) -> None:
-        """Raise UserError if `per_rank_sequence_length` is larger than `rollout_steps`; also do the checks of PPO.
+        """Raise UserError if sequences and rollouts do not match; also do the checks of PPO.
 
         `prefix` is the dotted path of this config group, such as "algo."; error messages start with it.
         """
@@ -103,6 +111,12 @@ class Config(ppo.Config):
             raise UserError(
                 f"{prefix}per_rank_sequence_length={length}: must not be above {prefix}rollout_steps "
                 f"({self.rollout_steps}); null uses the whole rollout"
+            )
+        if self.sequences_per_state_reset and length and self.rollout_steps % length:
+            raise UserError(
+                f"{prefix}sequences_per_state_reset={self.sequences_per_state_reset}: needs sequences of equal length; "
+                f"set {prefix}rollout_steps ({self.rollout_steps}) to a multiple of "
+                f"{prefix}per_rank_sequence_length ({length})"
             )
 
     def notices(self, run: RunConfig) -> Iterator[str]:

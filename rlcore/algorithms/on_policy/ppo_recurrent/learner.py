@@ -40,6 +40,8 @@ from rlcore.nn.recurrent import CELLS, CellState
 from rlcore.spec import ACTION, EnvSpec, Window
 from rlcore.types import Batch, Context, TrainingSchedule
 
+CLOCK = "since_reset"  # name of the entry of a carry that counts the rows since the recurrent state was reset
+
 
 class Seen(NamedTuple):
     """Input of the recurrent agent: M sequences of L rows (time steps), flattened in the order [L, M].
@@ -49,7 +51,8 @@ class Seen(NamedTuple):
             contains the previous action, [L·M, 1, A].
         is_first: [L·M] bool; True for the first row of an episode, before which the carry (recurrent state) is reset.
             The previous action of such a row is ignored.
-        carry: name -> [M, H]; carry before the first row of each sequence.
+        carry: name -> [M, H]; carry before the first row of each sequence. If the config sets
+            `sequences_per_state_reset`, CLOCK -> [L·M] int64 is the clock before every row.
     """
 
     obs: dict[str, Tensor]
@@ -80,6 +83,8 @@ class SequenceRows(NamedTuple):
         """
         first = rows.unflatten(1, (self.length, -1))[:, 0]
         carry = {name: part[first] for name, part in self.carry.items()}
+        if CLOCK in carry:
+            carry[CLOCK] = self.carry[CLOCK][rows]
         return Seen(self.obs.at(rows), self.is_first[rows], carry)
 
 
@@ -101,7 +106,7 @@ class Agent(ActorCritic):
     def __init__(self, config: Config, spec: EnvSpec, distribution: str, rng: torch.Generator) -> None:
         super().__init__(config, spec, distribution, rng)
         self.history, self.action = self.history | {ACTION: Window(1)}, spec.action
-        self.forgets = config.reset_recurrent_state_on_done
+        self.forgets, self.period = config.reset_recurrent_state_on_done, config.steps_per_state_reset
 
     def core(self, config: Config, spec: EnvSpec, rng: torch.Generator) -> int:
         """Build the recurrent cell and the layers before and after it; return the number of output features."""
@@ -120,13 +125,20 @@ class Agent(ActorCritic):
         obs, is_first, carry = seen
         prev_action = flatten_actions(obs[ACTION], self.action, 1).masked_fill(is_first.unsqueeze(-1), 0)
         forget = is_first if self.forgets else torch.zeros_like(is_first)
+        clock, state = carry.get(CLOCK), {name: part for name, part in carry.items() if name != CLOCK}
+        if clock is not None:
+            forget = forget | (clock == 0)
         if self.model is not None:
-            features, value, carry = self.model.unroll({**obs, ACTION: prev_action}, forget, carry)
-            return self.policy(features, obs), value, carry
-        features = self.before(torch.cat([self.encoder(obs), prev_action], -1))
-        h, carry = self.cell(features, forget, carry)
-        features = self.after(h)
-        return self.policy(features, obs), self.critic(features).squeeze(-1), carry
+            features, value, state = self.model.unroll({**obs, ACTION: prev_action}, forget, state)
+        else:
+            features = self.before(torch.cat([self.encoder(obs), prev_action], -1))
+            h, state = self.cell(features, forget, state)
+            features = self.after(h)
+            value = self.critic(features).squeeze(-1)
+        if clock is not None and self.period is not None:
+            clock = torch.where(forget, 1, clock + 1) % self.period
+            state = {**state, CLOCK: clock[-len(next(iter(state.values()))) :]}
+        return self.policy(features, obs), value, state
 
     def forward(self, obs: Seen) -> tuple[Policy, Tensor]:
         """Return the policy (a distribution over actions [L·M, A]) and the values [L·M] of M sequences of L rows.
@@ -138,8 +150,15 @@ class Agent(ActorCritic):
         return policy, value
 
     def initial(self, batch_size: int) -> CellState:
-        """Return the initial carry (recurrent state), name -> [B, H]; zeros, unless `algo.model` defines it."""
-        return (self.model or self.cell).initial(batch_size)
+        """Return the initial carry (recurrent state), name -> [B, H]; zeros, unless `algo.model` defines it.
+
+        If the config sets `sequences_per_state_reset`, the carry includes CLOCK -> [B] int64.
+        """
+        carry = (self.model or self.cell).initial(batch_size)
+        if self.period is None:
+            return carry
+        device = next(iter(carry.values())).device
+        return {**carry, CLOCK: torch.zeros(batch_size, dtype=torch.int64, device=device)}
 
     def act(
         self, carry: CellState, obs: dict[str, Tensor], is_first: Tensor, rng: Noise | None, greedy: bool = False
@@ -178,12 +197,15 @@ class Learner(ppo.Learner):
         steps, last = batch.steps, batch.last
         carry = {name: steps.extras[name].flatten(0, 1) for name in last.carry}
         rows = SequenceRows(obs, steps.is_first.flatten(0, 1), carry, self.config.sequence_length)
-        return rows, Seen(last_obs, last.is_first, last.carry)
+        # As in rl8, the clock does not reset the carry with which the value after the rollout is predicted.
+        no_reset = {name: torch.ones_like(part) for name, part in last.carry.items() if name == CLOCK}
+        return rows, Seen(last_obs, last.is_first, last.carry | no_reset)
 
     def draw(self, weight: Tensor, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
-        """Assign the sequences of a rollout to minibatches of M sequences, in a new random order for each epoch.
+        """Assign the sequences of a rollout to minibatches of M sequences, in each epoch.
 
-        M is the number of sequences divided by `per_rank_num_batches`, rounded up.
+        M is the number of sequences divided by `per_rank_num_batches`, rounded up. The order is random, and new in each
+        epoch, unless `shuffle` is false.
 
         Args:
             weight: [T, B]; weights of the rows (time steps). Rows of weight 0 do not contribute to the loss.
@@ -197,14 +219,14 @@ class Learner(ppo.Learner):
         cut, own = (part.to(weight.device) for part in cut_sequences(length, width, config.sequence_length))
         weight = weight.flatten()[cut] * own  # [S, L]
         size = math.ceil(len(cut) / config.per_rank_num_batches)
-        epochs, group = config.update_epochs, config.accumulate_minibatches
+        order, epochs, group = rng if config.shuffle else None, config.update_epochs, config.accumulate_minibatches
+        by_env = weight.amax(-1).view(-1, width)
         # Every sequence of 2 rows has one with a weight, so no minibatch is empty.
         if weight.device.type != "cpu" and self.ranks.size == 1 and length // -(-length // config.sequence_length) > 1:
-            by_env = weight.amax(-1).view(-1, width)
-            chosen, counted = minibatches_on_device(by_env, size, epochs, group, rng)
+            chosen, counted = minibatches_on_device(by_env, size, epochs, group, order)
         else:
-            drawn = minibatches(weight.amax(-1), size, epochs, rng)
-            chosen, counted = fill_groups(*drawn, group, self.ranks.sum)
+            chosen, counted = minibatches(by_env, size, epochs, order)
+            chosen, counted = fill_groups(chosen, counted, group or len(counted), self.ranks.sum)
         weight = weight[chosen] * counted.unsqueeze(-1)  # [epochs, minibatches, M, L]
         return cut[chosen].transpose(2, 3).flatten(2), weight.transpose(2, 3).flatten(2)
 

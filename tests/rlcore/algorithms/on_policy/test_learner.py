@@ -37,6 +37,19 @@ def test_reward_scaler_continues_across_rollouts() -> None:
     assert loaded.running.tolist() == one.running.tolist()
 
 
+def test_reward_scaler_of_rollout_ignores_earlier_rollouts() -> None:
+    # γ 0.5. The second rollout continues the first one's return of 4: its returns are 3 and 7.5. The last row of
+    # environment 1 only resets it, and its returns are 3 and 1.
+    first = steps([[4.0, 4.0]], [[0, 0]], [[1, 1]])
+    second = steps([[1.0, 1.0], [6.0, 1.0], [0.0, 9.0]], [[0, 1], [1, 1], [0, 0]], [[1, 1], [1, 1], [0, 0]])
+    scaler = RewardScaler(0.5, 100.0, scope="rollout")
+    scaler(first)
+    scaled = scaler(second)
+    std = np.std([3, 7.5, 3, 1], ddof=1)
+    np.testing.assert_allclose(scaled.numpy(), second.reward.numpy() / std, rtol=1e-6)
+    assert scaled.dtype == torch.float32
+
+
 def test_reward_scaler_saves_state_before_first_rollout() -> None:
     loaded = RewardScaler(0.9, 10.0)
     loaded.load_state_dict(nested_state.decode(*nested_state.encode(RewardScaler(0.9, 10.0).state_dict())))
