@@ -33,6 +33,8 @@ ENVIRONMENTS = (
     "Shared-v0",
     "discrete_dummy",
     "batched/CartPole-v1",
+    "batched/rl8-discrete_dummy",
+    "batched/rl8-mountain_car",
 )
 TIERS = {"snapshot": "CartPole-v1", "replay": "Hopper-v5", "boundary": "Shared-v0"}
 # Normalizers and annealing on; some 30 iterations, 10 checkpoints, 4 evaluations; short episodes with many ends.
@@ -133,6 +135,15 @@ ALGORITHMS = {
 # Keys that an environment needs in addition to `LEARNING`: a custom class, engines of suites, and a game
 # on the engines of the tests.
 NEEDED = {
+    "batched/rl8-discrete_dummy": {
+        "env__horizons_per_env_reset": -1,
+        "env__config": {"bounds": {"uniform": [1, 9]}},
+        "env__max_episode_steps": 40,
+    },
+    "batched/rl8-mountain_car": {
+        "env__horizons_per_env_reset": 3,
+        "env__config": {"goal": {"normal": [0.5, 0.1]}, "force": [[0, 0.001], [1920, 0.002]]},
+    },
     "Corridor": {"env__wrapper": {"_target_": "examples.corridor.corridor.Corridor", "length": 8}},
     "MiniGrid-MemoryS7-v0": {"env__screen_size": None, "algo__mlp_keys__encoder": ["image", "direction"]},
     "ALE/Breakout-v5": {

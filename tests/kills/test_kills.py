@@ -44,6 +44,13 @@ def test_killed_run_resumes_to_same_bits(tier: str, modes: tuple[str, ...], tmp_
     assert f'"tier": "{tier}"' in check(TIERS[tier], modes, tmp_path).card.read_text()
 
 
+@pytest.mark.parametrize(
+    "env_id", ["batched/rl8-discrete_dummy", pytest.param("batched/rl8-mountain_car", marks=heavy)]
+)
+def test_killed_endless_run_resumes_to_same_bits(env_id: str, tmp_path: Path) -> None:
+    check(env_id, ("in-process",), tmp_path)
+
+
 @soak  # tests/rlcore/envs/vector/test_native.py checks its state, through a file and into single environments
 def test_killed_vectorized_run_resumes_to_same_bits(tmp_path: Path) -> None:
     check("CartPole-v1", ("native",), tmp_path)

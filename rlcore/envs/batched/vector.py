@@ -16,6 +16,7 @@ from rlcore.envs.batched.env import BatchedEnv, Obs
 from rlcore.envs.batched.parameters import Parameters, parse
 from rlcore.envs.batched.random import BatchedRandom, episode_key
 from rlcore.envs.seeds import EpisodeSeeds
+from rlcore.envs.wrappers import get_leaf
 from rlcore.errors import RunError, UserError
 from rlcore.functional.tree import map_leaves
 from rlcore.spec import EnvSpec
@@ -231,13 +232,7 @@ class BatchedVectorEnv:
 
     def _flat(self, obs: Obs) -> dict[str, Tensor]:
         """Return the leaves of an observation under the keys of the spec."""
-        flat: dict[str, Tensor] = {}
-        for key, path in self._paths.items():
-            value: Any = obs
-            for step in path:
-                value = value[step]
-            flat[key] = value
-        return flat
+        return {key: get_leaf(obs, path) for key, path in self._paths.items()}
 
     # Episodes
 
