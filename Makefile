@@ -8,6 +8,8 @@
 #               writes docs/results/exactness.md; make soak ARGS="--only Hopper --kills 5"
 # make bench    compare the speed of the train stage with Stable-Baselines3, sb3-contrib and SheepRL, some hours; installs
 #               them in .shepherd/peers; writes docs/results/speed.md; make bench ARGS="--only a c --repeats 1"
+# make bench-batched  compare PPO in batched environments with rl8, which is installed in .shepherd/rl8; writes
+#               docs/results/batched.md
 # make bench-sweeps  compare sweeps with RL Zoo3, some minutes; writes docs/results/sweeps.md
 # make validate train every preset on five seeds and compare the returns with thresholds, some hours; finished runs are
 #               reused; writes a page per algorithm in docs/results; make validate ARGS="--only ppo_cartpole"
@@ -24,7 +26,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help install train check test test-all tests tests-quick quick soak bench bench-sweeps validate docs up down clean
+.PHONY: help install train check test test-all tests tests-quick quick soak bench bench-batched bench-sweeps validate docs up down clean
 
 export PYTHON TORCH TORCH_INDEX
 
@@ -79,10 +81,11 @@ docs: install
 soak: install
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.kills.soak $(ARGS)
 
-# Separate Python environments, because SheepRL and RL Zoo3 need other versions of Gymnasium. Arguments of `peer`: folder,
+# Separate Python environments, because SheepRL, RL Zoo3 and rl8 need other versions of packages. Arguments of `peer`: folder,
 # program, packages.
 PEERS := .shepherd/peers
 ZOO := .shepherd/zoo
+RL8 := .shepherd/rl8
 peer = test -x $(1)/bin/$(2) || { python3 -m venv $(1) && $(1)/bin/pip install -q $(if $(TORCH),$(TORCH),torch==2.13.0) && \
     $(1)/bin/pip install -q $(3); }
 
@@ -90,6 +93,12 @@ bench: install
 	@$(call peer,$(PEERS),sheeprl,stable-baselines3 sb3-contrib sheeprl==0.8.4 'setuptools<81' 'mujoco<4' 'gymnasium[box2d]' ale-py dm-control)
 	$(BIN)/python -m benchmarks.peers --peers $(CURDIR)/$(PEERS)/bin/python $(ARGS)
 	$(if $(ARGS),,$(BIN)/python -m benchmarks.games --peers $(CURDIR)/$(PEERS)/bin/python)
+
+bench-batched: install
+	@$(call peer,$(RL8),rl8,rl8==1.0.0)
+	@test -d $(RL8)/rl8-1.0.0 || { $(RL8)/bin/pip download -q --no-deps --no-binary :all: -d $(RL8) rl8==1.0.0 && \
+	    tar xzf $(RL8)/rl8-1.0.0.tar.gz -C $(RL8); }
+	$(BIN)/python -m benchmarks.batched --rl8 $(RL8)/bin/python --examples $(RL8)/rl8-1.0.0/examples $(ARGS)
 
 bench-sweeps: install
 	@$(call peer,$(ZOO),rl_zoo3,rl_zoo3 pandas)

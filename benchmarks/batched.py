@@ -1,0 +1,229 @@
+"""Speed of PPO in batched environments compared with rl8 1.0.0, with equal settings.
+
+    make bench-batched       # installs rl8 in .shepherd/rl8, writes docs/results/batched.md
+    python -m benchmarks.batched --rl8 VENV/bin/python --examples FOLDER --only cartpole --repeats 3
+
+CPU seconds, wall seconds and peak memory are those of a whole process with one thread: our train stage, and a script
+that builds rl8's algorithm and calls `collect` and `step`. The libraries run alternately. Our first run, which
+compiles, is reported separately. Returns are means over greedy episodes as long as rl8's horizon.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.peers import RESULTS, measure_command, ours, state
+from benchmarks.protocols import Protocol
+from rlcore.store.directory import write_json
+
+# Train rl8. Arguments: name of the environment, recurrent, steps, seed, options; and the folder of rl8's examples.
+SCRIPT = """
+import importlib.util, json, sys, torch
+from rl8 import AlgorithmConfig, RecurrentAlgorithmConfig
+from rl8.env import DiscreteDummyEnv
+torch.set_num_threads(1)
+name, recurrent, steps, seed, options = json.loads(sys.argv[1])
+torch.manual_seed(seed)
+env = DiscreteDummyEnv
+if name == "cartpole":
+    spec = importlib.util.spec_from_file_location("cartpole", sys.argv[2] + "/cartpole/env.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    env = module.CartPole
+config = (RecurrentAlgorithmConfig if recurrent else AlgorithmConfig)(device="cpu", **options)
+algorithm = config.build(env)
+for _ in range(steps // (options["num_envs"] * options["horizon"])):
+    algorithm.collect()
+    algorithm.step()
+print(algorithm.collect(deterministic=True)["returns/mean"])
+"""
+# rl8's settings: one epoch's gradient is clipped at 5, gamma and lambda are 0.95, advantages and rewards normalized.
+SAME = (
+    "env=batched",
+    "env.endless=true",
+    "env.horizons_per_env_reset=1",
+    "metric.log_level=0",
+    "metric.disable_timer=true",
+    "env.capture_video=false",
+    "algo.compile=true",
+    "algo.gamma=0.95",
+    "algo.gae_lambda=0.95",
+    "algo.vf_coef=1.0",
+    "algo.max_grad_norm=5.0",
+    "algo.normalize_advantages=true",
+    "algo.optimizer.lr=1e-3",
+    "algo.update_epochs=4",
+    "evaluation.num_envs=20",
+)
+TWO_NETS = ("algo.encoder.mlp_layers=0", "algo.actor.mlp_layers=2", "algo.critic.mlp_layers=2", "algo.dense_act=relu")
+
+
+@dataclass(frozen=True)
+class Task:
+    """A task with settings that are equal for both libraries.
+
+    Attributes:
+        about: description.
+        env: id of the environment.
+        rl8_env: "cartpole" or "dummy".
+        num_envs: number of environments.
+        rows: time steps of a rollout, rl8's horizon.
+        steps: policy steps of the run.
+        words: further settings of ours.
+        options: further settings of rl8.
+        goal: the ratio of CPU seconds that must be reached, and the one we aim for.
+        recurrent: train recurrent PPO.
+    """
+
+    about: str
+    env: str
+    rl8_env: str
+    num_envs: int
+    rows: int
+    steps: int
+    words: tuple[str, ...]
+    options: dict[str, Any] = field(default_factory=dict[str, Any])
+    goal: str = ""
+    recurrent: bool = False
+
+    def protocol(self) -> Protocol:
+        """Return the task as a protocol of `benchmarks.peers.ours`."""
+        words = (f"exp=ppo{'_recurrent' * self.recurrent}", *SAME, *(() if self.recurrent else TWO_NETS), *self.words)
+        words += (f"env.num_envs={self.num_envs}", f"env.max_episode_steps={self.rows}")
+        words += (f"algo.rollout_steps={self.rows}", f"algo.total_steps={self.steps}")
+        every = f"checkpoint.every={self.steps}", f"evaluation.every={self.steps}", f"metric.log_every={self.steps}"
+        return Protocol(self.about, self.env, self.num_envs, self.steps, (*words, *every), None, ())
+
+
+WHOLE = ("algo.per_rank_batch_size=65536",)
+TASKS = {
+    "cartpole": Task(
+        "rl8's CartPole, 64 environments × 32 steps, networks 64-64, minibatch 256, 4 epochs, 262,144 steps",
+        "batched/rl8-cartpole",
+        "cartpole",
+        64,
+        32,
+        262_144,
+        ("algo.per_rank_batch_size=256", "algo.dense_units=64"),
+        {"sgd_minibatch_size": 256, "model_config": {"hiddens": [64, 64]}},
+        "half of rl8's time, aim a third",
+    ),
+    "default": Task(
+        "rl8's CartPole with its default networks 256-256, 1,024 environments × 64 steps in one batch, 4 epochs, "
+        "524,288 steps",
+        "batched/rl8-cartpole",
+        "cartpole",
+        1024,
+        64,
+        524_288,
+        (*WHOLE, "algo.dense_units=256"),
+        {},
+        "rl8's time, aim two thirds",
+    ),
+    "recurrent": Task(
+        "rl8's CartPole, recurrent, LSTM of 256, 256 environments × 32 steps, sequences of 4 in one batch, 131,072 "
+        "steps",
+        "batched/rl8-cartpole",
+        "cartpole",
+        256,
+        32,
+        131_072,
+        (
+            "algo.rnn.lstm.hidden_size=256",
+            "algo.per_rank_sequence_length=4",
+            "algo.per_rank_num_batches=1",
+            "algo.encoder.mlp_layers=0",
+            "algo.rnn.pre_rnn_mlp.apply=false",
+            "algo.actor.mlp_layers=0",
+            "algo.critic.mlp_layers=0",
+        ),
+        {},
+        "rl8's time, aim two thirds",
+        recurrent=True,
+    ),
+    "dummy": Task(
+        "discrete dummy environment, 1,024 environments × 32 steps, networks 64-64, minibatch 8,192, 4 epochs, "
+        "1,048,576 steps",
+        "batched/rl8-discrete_dummy",
+        "dummy",
+        1024,
+        32,
+        1_048_576,
+        ("algo.per_rank_batch_size=8192", "algo.dense_units=64"),
+        {"sgd_minibatch_size": 8192, "model_config": {"hiddens": [64, 64]}},
+        "half of rl8's time, aim a third",
+    ),
+}
+
+
+def rl8(task: Task, seed: int, folder: Path, python: str, examples: str) -> dict[str, float]:
+    """Measure rl8 in a task; return CPU seconds, wall seconds, peak memory [MB] and the mean return."""
+    options = task.options | {"num_envs": task.num_envs, "horizon": task.rows}
+    words = json.dumps([task.rl8_env, task.recurrent, task.steps, seed, options])
+    figures = measure_command([python, "-W", "ignore", "rl8_train.py", words, examples], folder)
+    return figures | {"return": float((folder / "output").read_text().split()[-1])}
+
+
+def table(task: Task, figures: dict[str, Any]) -> list[str]:
+    """Return the Markdown lines of the section about a task."""
+    lines = [f"## {task.about}", "", f"Goal: {task.goal}.", ""]
+    lines += ["|  | CPU s | wall s | peak MB | returns | ours / rl8, CPU |", "|---|---|---|---|---|---|"]
+    median = {
+        who: {key: statistics.median(row[key] for row in found) for key in found[0]}
+        for who, found in figures["rows"].items()
+    }
+    for who, m in median.items():
+        returns = ", ".join(f"{row['return']:.1f}" for row in figures["rows"][who])
+        ratio = f"{m['cpu'] / median['rl8']['cpu']:.2f}" if "rl8" in median else ""
+        lines.append(f"| {who} | {m['cpu']:.1f} | {m['wall']:.1f} | {m['memory']:.0f} | {returns} | {ratio} |")
+    cold = figures["cold"]
+    lines.append(f"| Shepherd, cold | {cold['cpu']:.1f} | {cold['wall']:.1f} | {cold['memory']:.0f} | | |")
+    return [*lines, "", f"{figures['day']}: {len(figures['rows']['Shepherd'])} runs of each; {figures['state']}.", ""]
+
+
+HEAD = """# Speed in batched environments, compared with rl8
+
+Written by `make bench-batched`. Each number is the median over whole processes with one thread, with imports and exit;
+the libraries alternate. `cold` is our first run, which compiles.
+"""
+
+
+def main() -> None:
+    """Measure the tasks, and write batched.json and batched.md."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rl8", required=True, type=os.path.abspath, help="Python of an environment with rl8")
+    parser.add_argument("--examples", required=True, type=os.path.abspath, help="folder examples of rl8's source")
+    parser.add_argument("--only", nargs="*", choices=TASKS, default=list(TASKS), help="tasks; other rows are kept")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--results", type=Path, default=RESULTS, help="folder of batched.json and batched.md")
+    arguments = parser.parse_args()
+    kept = arguments.results / "batched.json"
+    with tempfile.TemporaryDirectory(prefix="shepherd-bench-") as name:
+        folder = Path(name)
+        (folder / "rl8_train.py").write_text(SCRIPT)
+        for key in arguments.only:
+            task = TASKS[key]
+            print(f"{key}: {task.about}", flush=True)
+            cold, rows = ours(task.protocol(), 0, folder), {"Shepherd": list[Any](), "rl8": list[Any]()}
+            print("   ours, cold:", cold, flush=True)
+            for seed in range(1, arguments.repeats + 1):
+                rows["Shepherd"].append(ours(task.protocol(), seed, folder))
+                rows["rl8"].append(rl8(task, seed, folder, arguments.rl8, arguments.examples))
+                print("  ", {who: runs[-1] for who, runs in rows.items()}, flush=True)
+            figures = {"cold": cold, "rows": rows, "day": time.strftime("%Y-%m-%d"), "state": state()}
+            every = (json.loads(kept.read_text()) if kept.exists() else {}) | {key: figures}
+            write_json(kept, every)
+            sections = ["\n".join(table(TASKS[each], every[each])) for each in TASKS if each in every]
+            (arguments.results / "batched.md").write_text("\n".join([HEAD, *sections]))
+
+
+if __name__ == "__main__":
+    main()
