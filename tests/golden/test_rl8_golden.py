@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from rlcore.algorithms.on_policy.ppo_recurrent.learner import CLOCK
 from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
 from rlcore.types import Batch, Trajectory
 from tests.golden.fixtures import arrays, check_numbers, check_state, part, settings, tensors
+from tests.golden.mutants import Mutant, given, swap
 from tests.golden.on_policy import KnownOrder
 from tests.learning.assembly import context
 
@@ -186,3 +188,49 @@ def test_ppo_updates_match_rl8_in_float64(case: str, variant: str) -> None:
         parts = np.split(final, np.cumsum(sizes)[:-1])
         weights = {k: w.reshape(v.shape) for (k, v), w in zip(initial.items(), parts, strict=True)}
         check_state(learner.agent, ours(case, weights), within)
+
+
+# Mutants --------------------------------------------------------------------------------------------------------------
+
+CHECK = test_ppo_updates_match_rl8_in_float64
+BASE, RAW = partial(CHECK, "discrete", "minibatches"), partial(CHECK, "discrete", "raw")
+IN_ORDER, SUMMED = partial(CHECK, "discrete", "in_order"), partial(CHECK, "discrete", "accumulate")
+CAP, WHOLE = partial(CHECK, "discrete", "value_cap"), partial(CHECK, "discrete", "whole_rollout")
+STATES = partial(CHECK, "recurrent_discrete", "reset_every_sequence")
+SEQUENCES = partial(CHECK, "recurrent_discrete", "in_order")
+
+UPDATE, DRAW, STEPS = "ppo.Learner.update", "ppo.Learner.draw", "ppo.Learner.take_steps"
+SCALE, UNROLL = "RewardScaler.__call__", "ppo_recurrent.Agent.unroll"
+MUTANTS: dict[str, Mutant] = {
+    "advantages standardized in each minibatch": Mutant(UPDATE, swap("A.advantage_scope", '"minibatch"'), BASE),
+    "advantages standardized unasked": Mutant(UPDATE, swap("A if B else None", "A"), RAW),
+    "biased std of advantages": Mutant("standardize", swap("(A - 1).clamp(min=1)", "A"), BASE),
+    "squared error": Mutant("ppo.value_loss", given(kind='"mse"'), BASE),
+    "value loss without a cap": Mutant("ppo.value_loss", given(cap="None"), CAP),
+    "cap with a gradient": Mutant("ppo.value_loss", swap("A.clamp(max=B)", "A + (A.clamp(max=B) - A).detach()"), CAP),
+    "rewards scaled by all rollouts": Mutant(SCALE, swap('self.scope == "rollout"', "False"), BASE),
+    "biased std of returns": Mutant("weighted_std", swap("(A - 1).clamp(min=1)", "A"), BASE),
+    "rewards shifted": Mutant(SCALE, swap("reward / scale", "(reward - reward.mean()) / scale"), BASE),
+    "returns of the future": Mutant("RewardScaler.reversed_returns", given(reward="reward.flip(0)"), BASE),
+    "always shuffled": Mutant(DRAW, swap("rng if A else B", "np.random.default_rng(0)"), IN_ORDER),
+    "ordered by time step": Mutant("minibatches", swap("np.argsort(A, kind=B)", "np.arange(len(counted))"), IN_ORDER),
+    "a step for each minibatch": Mutant(STEPS, swap("size or A", "1"), SUMMED),
+    "whole rollout in halves": Mutant("minibatches", swap("size or A", "A // 2"), WHOLE),
+    "sequences ordered by time": Mutant(
+        "minibatches", swap("np.argsort(A, kind=B)", "np.arange(len(counted))"), SEQUENCES
+    ),
+    "state never reset by the clock": Mutant(UNROLL, swap("forget | A", "forget"), STATES),
+    "state reset before the value after the rollout": Mutant(
+        "ppo_recurrent.Learner.prepare_obs", swap("torch.ones_like(A)", "A"), STATES
+    ),
+    "clock of the first row in the whole sequence": Mutant(
+        "SequenceRows.at", swap("A[CLOCK][rows]", "A[CLOCK][first].repeat_interleave(self.length, -1)"), STATES
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_golden_check_detects_rl8_mutant(name: str) -> None:
+    mutant = MUTANTS[name]
+    with mutant.applied(), pytest.raises(AssertionError):
+        mutant.check()
