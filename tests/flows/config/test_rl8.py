@@ -12,6 +12,9 @@ import pytest
 from flows.config import rl8
 from flows.config.compose import compose
 from flows.config.run_file import with_file
+from rlcore.algorithms import ALGORITHMS
+from rlcore.config.groups import RunConfig
+from rlcore.config.schema import arguments
 from rlcore.errors import UserError
 
 ROOT = Path(__file__).parents[3]
@@ -32,6 +35,15 @@ def test_page_maps_every_name_of_rl8(kind: str) -> None:
     assert flat and flat <= mapped()
 
 
+def test_page_names_existing_keys() -> None:
+    known = {a.key for a in arguments(RunConfig)}
+    known |= {a.key for name in ("ppo", "ppo_recurrent") for a in arguments(ALGORITHMS[name].Config, "algo.")}
+    groups = {key.rpartition(".")[0] for key in known}
+    texts = [text for line in PAGE.splitlines() if line.startswith("|") for text in CODE.findall(line)]
+    used = {part.partition("=")[0] for text in texts for part in text.split() if re.match(r"(algo|env|fabric)\.", part)}
+    assert used - {"env.wrapper._target_"} <= known | groups
+
+
 def test_defaults_are_those_of_rl8() -> None:
     theirs = NAMES["defaults"]["RecurrentAlgorithmConfig"] | {"optimizer_cls": "torch.optim.Adam"}
     assert theirs == rl8.DEFAULTS | rl8.RECURRENT
@@ -41,6 +53,42 @@ def file_of(tmp_path: Path, text: str) -> str:
     path = tmp_path / "run.yaml"
     path.write_text(text)
     return str(path)
+
+
+def test_file_of_rl8_has_its_defaults(tmp_path: Path) -> None:
+    file = file_of(tmp_path, "env_cls: rl8.env.DiscreteDummyEnv\nalgorithm_config: {horizon: 8, gamma: 1}\n")
+    config = compose(with_file(file, ["seed=3"]))[0]
+    algo, env = config.algo, config.env
+    assert (algo.name, env.id, env.num_envs, config.seed) == ("ppo", "batched/rl8-discrete_dummy", 8192, 3)
+    assert (algo.rollout_steps, algo.gamma, algo.gae_lambda, algo.total_steps) == (8, 1.0, 0.95, 100 * 8192 * 8)
+    assert (algo.per_rank_batch_size, algo.update_epochs, algo.value_loss, algo.value_loss_cap) == (
+        None,
+        4,
+        "smooth_l1",
+        5.0,
+    )
+    assert (algo.advantage_scope, algo.reward_scale, algo.anneal_lr) == ("rollout", "rollout", False)
+    assert (algo.optimizer.name, algo.optimizer.lr, algo.optimizer.eps) == ("adam", 1e-3, 1e-8)
+    assert (algo.actor.dense_units, algo.actor.mlp_layers, algo.encoder.mlp_layers) == (256, 2, 0)
+    assert (env.endless, env.horizons_per_env_reset) == (True, 1)
+
+
+def test_recurrent_file_of_rl8_counts_sequences(tmp_path: Path) -> None:
+    text = (
+        "env_cls: rl8.env.ContinuousDummyEnv\nrecurrent: true\nalgorithm_config:\n"
+        "  {num_envs: 64, sgd_minibatch_size: 128, seq_len: 8, seqs_per_state_reset: -1, accumulate_grads: true,\n"
+        "   optimizer_cls: torch.optim.SGD, optimizer_config: {lr: 0.1, momentum: 0.9}, device: 'cuda:1',\n"
+        "   lr_schedule: [[0, 1.0e-3], [1000, 1.0e-4]], lr_schedule_kind: interp,\n"
+        "   distribution_cls: rl8.distributions.SquashedNormal}\n"
+    )
+    config = compose(with_file(file_of(tmp_path, text), []))[0]
+    algo = config.algo
+    # 64 environments with 32 / 8 sequences each are 256 sequences, two minibatches of 128.
+    assert (algo.per_rank_num_batches, algo.per_rank_sequence_length, algo.sequences_per_state_reset) == (2, 8, None)
+    assert (algo.accumulate_minibatches, algo.schedule_kind, algo.lr_schedule[1]) == (None, "linear", (1000, 1e-4))
+    assert (algo.optimizer.name, algo.optimizer.lr, algo.optimizer.momentum) == ("sgd", 0.1, 0.9)
+    assert (config.distribution.type, config.fabric.accelerator, config.fabric.devices) == ("tanh_normal", "cuda", (1,))
+    assert (algo.rnn.lstm.hidden_size, algo.actor.mlp_layers, algo.critic.mlp_layers) == (256, 0, 0)
 
 
 @pytest.mark.parametrize(
