@@ -20,12 +20,14 @@ from tests.rlcore.compiled.test_cuda_graph import recordings  # noqa: F401
 from tests.soaking import heavy
 
 
-def training(algo: str, recorded: bool, monkeypatch: pytest.MonkeyPatch) -> Trainer:
+def training(
+    algo: str, recorded: bool, monkeypatch: pytest.MonkeyPatch, env_id: str = "batched/Pendulum-v1", limit: int = 7
+) -> Trainer:
     made = module.Compiler
     with monkeypatch.context() as patch:
         patch.setattr(module, "Compiler", lambda *a, **more: made(*a, **(more | {"records": True})))
         settings = SETTINGS[algo] | {"compile": recorded}
-        return assemble("batched/Pendulum-v1", settings, num_envs=3, max_episode_steps=7)
+        return assemble(env_id, settings, num_envs=3, max_episode_steps=limit)
 
 
 def iterate(one: Trainer, count: int) -> Trainer:
@@ -56,11 +58,14 @@ def test_recorded_rollouts_equal_eager_ones_and_resume(
         assert own == other, part
 
 
+@pytest.mark.parametrize(("env_id", "limit"), [("batched/Pendulum-v1", 7), ("batched/rl8-cartpole", 24)])
 def test_collected_rows_and_episodes_equal_those_of_eager_rollouts(
+    env_id: str,
+    limit: int,
     monkeypatch: pytest.MonkeyPatch,
     recordings: list[Any],  # noqa: F811
 ) -> None:
-    eager, recorded = (training("ppo", use, monkeypatch) for use in (False, True))
+    eager, recorded = (training("ppo", use, monkeypatch, env_id, limit) for use in (False, True))
     for _ in range(3):
         one, other = eager.collector.collect(24), recorded.collector.collect(24)
         for mine, theirs in zip(one, other, strict=True):
