@@ -155,6 +155,7 @@ def _read_claims(config: EnvConfig | EnvSettings) -> dict[str, Any]:
             "keys": list(spec.obs),
             "spec": spec.to_json(),
             "max_episode_steps": time_limit(env),
+            "endless": bool(getattr(env.unwrapped, "endless", False)),
             "reward_range": _declared_reward(env),
         }
 

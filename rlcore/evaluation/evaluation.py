@@ -157,8 +157,8 @@ def play_round(
 
 
 def warn_of_cut(result: EvalResult, config: RunConfig, card: dict[str, Any]) -> None:
-    """Log a warning if episodes were truncated by the step limit of evaluations (see `episode_limit`)."""
-    if result.cut:
+    """Log a warning if episodes that have an end were truncated by the step limit of evaluations (`episode_limit`)."""
+    if result.cut and not card.get("endless"):
         log.warning(
             "%d of %d episodes were truncated after %s steps (evaluation.max_episode_steps sets this limit; "
             "env.max_episode_steps truncates episodes in training too)",

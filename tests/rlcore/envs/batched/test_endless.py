@@ -163,6 +163,13 @@ def test_evaluation_plays_stated_steps(own: int | None, limit: int) -> None:
     assert result["mean_length"] == limit
 
 
+def test_limit_of_endless_evaluation_is_no_warning(caplog: pytest.LogCaptureFixture) -> None:
+    algo, env = ppo_config(), EnvConfig(id="batched/rl8-discrete_dummy", num_envs=2)
+    config = RunConfig(algo=algo, env=env, evaluation=EvaluationConfig(max_episode_steps=20))
+    assert Trainer(config).evaluate(episodes=3)["cut"] == 3
+    assert "truncated" not in caplog.text
+
+
 def test_evaluation_does_not_disturb_training() -> None:
     quiet, evaluated = training(2), training(2)
     for one in (quiet, evaluated):
