@@ -73,6 +73,14 @@ def test_check_spec_refuses_wrong_masks(algo: str, key: str, mask: spaces.Space[
     compose([f"exp={algo}", "algo.action_masks=false"])[0].algo.check_spec(found)
 
 
+def test_check_spec_refuses_masks_of_composite_action() -> None:
+    action = spaces.Dict({"a": spaces.Discrete(2), "b": spaces.Box(-1, 1, (1,))})
+    observation = spaces.Dict({"action_mask": spaces.MultiBinary(2), "state": spaces.Box(-1, 1, (2,))})
+    found = spec_of(make(EnvSettings("Probe/Spaces-v0", wrapper={"observation": observation, "action": action})))
+    with pytest.raises(UserError, match=r"its Composite action cannot be masked; .*set algo.action_masks=false"):
+        compose(["exp=ppo"])[0].algo.check_spec(found)
+
+
 @pytest.mark.parametrize(
     ("low", "high", "shape", "dtype", "described"),
     [
