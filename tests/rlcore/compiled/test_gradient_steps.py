@@ -57,6 +57,14 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "minibatches": ("ppo", {"per_rank_batch_size": 4, "update_epochs": 2, "normalize_advantages": True}),
     "groups that do not come out even": ("ppo", {"per_rank_batch_size": 6, "accumulate_minibatches": 2}),
     "a step that is not taken": ("ppo", {"per_rank_batch_size": 4, "target_kl": 1e-9}),
+    "options of rl8": (
+        "ppo",
+        {"per_rank_batch_size": 4, "accumulate_minibatches": None, "value_loss": "smooth_l1", "value_loss_cap": 0.5},
+    ),
+    "states reset by a clock": (
+        "ppo_recurrent",
+        {"rollout_steps": 6, "per_rank_sequence_length": 2, "sequences_per_state_reset": 2, "per_rank_num_batches": 2},
+    ),
 }
 
 
