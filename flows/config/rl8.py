@@ -7,7 +7,7 @@ are classes in a plugin of the user. docs/coming_from_rl8.md lists all keys.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from flows.config.overrides import override_text
@@ -252,9 +252,3 @@ def _class(named: str) -> str:
     """Return a class in the form `package.module:Class`."""
     module, _, name = named.rpartition(".")
     return f"{module}:{name}"
-
-
-def keys_of_rl8() -> Iterator[str]:
-    """Yield all keys that a file of rl8 can have."""
-    yield from FILE_KEYS
-    yield from (f"algorithm_config.{key}" for key in DEFAULTS | RECURRENT)
