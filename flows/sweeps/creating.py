@@ -150,7 +150,7 @@ def check_plan(plan: SweepPlan, elsewhere: bool = False) -> Checked:
         _refuse_unlike({**tasks, _task_of_default(plan, elsewhere): ["the default configuration"]}, plan)
     if any(built.algo.total_steps is None for _, built in tried):
         raise UserError("algo.total_steps=null: trials of a sweep need a budget; set algo.total_steps or sweep.budget")
-    late = next((built for _, built in tried if built.evaluation_every > built.algo.total_steps), None)
+    late = next((built for _, built in tried if built.evaluation_every > built.algo.step_limit), None)
     if late and config.objective != "final":
         raise UserError(
             f"evaluation.every={late.evaluation_every}: exceeds algo.total_steps={late.algo.total_steps}, so trials "

@@ -163,7 +163,7 @@ class TrialIntervals:
         return TrialIntervals(
             max(config.evaluation_every for _, config in tried),
             iteration := round(lengths[0] * math.prod(longest.values())),
-            max(iteration, *(config.algo.total_steps for _, config in tried)),
+            max(iteration, *(config.algo.step_limit for _, config in tried)),
         )
 
     @property
