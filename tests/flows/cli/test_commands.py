@@ -444,7 +444,7 @@ def test_config_agents_envs_and_help_print_output(here: Command) -> None:
     assert "id: Acrobot-v1" in outputs["config"].stdout
     assert "ppo" in outputs["agents"].stdout
     assert "classic control" in outputs["envs"].stdout
-    for key in ("algo.clip_coef", "env.num_envs", "early_stop.patience", *presets()):
+    for key in ("algo.clip_coef", "env.num_envs", "evaluation.episodes", *presets()):
         assert key in outputs["help"].stdout, key
 
 
