@@ -237,7 +237,7 @@ class Trainer:
             raise UserError(
                 f"env_config={dict(env_config)}: {self.envs.spec.id} is not a batched environment; use env.wrapper"
             )
-        self.collector.arrival = restart(env_config)
+        self.collector.arrival = restart(env_config, self.policy_steps)
 
     def collect_rollout(self) -> tuple[Trajectory, Trajectory]:
         """Collect one rollout like `collect`, without statistics, which wait for a GPU.
@@ -454,6 +454,7 @@ class Trainer:
         if env_config is not None:
             values = {**config.evaluation.env_config, **env_config}
             config = dataclasses.replace(config, evaluation=dataclasses.replace(config.evaluation, env_config=values))
+            check_batched_options(config)
         return evaluate_agent(agent, config, self.card, count, greedy=greedy, fabric=fabric, on_progress=on_progress)
 
     def _refuse_other_environment(self) -> None:

@@ -174,6 +174,8 @@ class RewardScaler:
         As in every batch, `reward[t]` is the reward of the transition that ends in row t. `reward[0]` is not scaled,
         because its transition starts before the batch.
         """
+        if len(self.running):  # batched environments can be reset between two rollouts, without a row for the reset
+            self.running = self.running.masked_fill(batch.steps.is_first[0].to(self.running.device), 0)
         scaled = self(transitions(batch))
         rows = torch.cat([batch.steps.reward[:1], scaled[:-1]])
         return replace(batch, steps=replace(batch.steps, reward=rows), last=replace(batch.last, reward=scaled[-1]))

@@ -56,7 +56,8 @@ class BatchedVectorEnv:
         word = int(streams.sequence(seeds.seed, seeds.purpose, *seeds.indices).generate_state(1, "uint64")[0])
         self._base = torch.full((self.num_envs,), word - (1 << 64) if word >> 63 else word, device=self.device)
         self._index = torch.arange(self.num_envs, device=self.device)
-        self._parameters, self._endless = parameters or Parameters(env.Config(), {}), endless
+        self._configured, self._endless = parameters or Parameters(env.Config(), {}), endless
+        self._parameters = self._configured  # those of the next episodes; `restart` can change them
         self._scheduled = self._parameters.at(0, self.device)
         self._changed: dict[str, Any] = {}  # parameters that `restart` has set
         self._steps = 0  # since the last `reset`
@@ -96,11 +97,12 @@ class BatchedVectorEnv:
         self._scheduled = self._parameters.at(policy_steps, self.device)
         return self.reset() if self._endless and self._limit is not None and self._steps >= self._limit else None
 
-    def restart(self, values: Mapping[str, Any]) -> TimeStep:
+    def restart(self, values: Mapping[str, Any], policy_steps: int) -> TimeStep:
         """Start a new episode in every copy, with other parameters, which also hold for later episodes.
 
         Args:
             values: parameters as in `env.config`, without schedules; those that are not set keep their values.
+            policy_steps: number of policy steps taken so far, at which schedules are evaluated.
 
         Returns:
             The first time step of the new episodes.
@@ -115,17 +117,19 @@ class BatchedVectorEnv:
                 "env.horizons_per_env_reset=1 to reset them before each rollout, or pass env_config when a reset is due"
             )
         self._set({**self._changed, **values})
+        self._scheduled = self._parameters.at(policy_steps, self.device)
         return self.reset()
 
     def _set(self, changed: Mapping[str, Any]) -> None:
-        """Replace parameters by the values that `restart` received."""
-        new = parse(type(self._parameters.constants), changed, "env_config", self.spec.id)
-        old = {name: rule for name, rule in self._parameters.rules.items() if name not in changed}
+        """Use the parameters of the config, except those in `changed`."""
+        old = self._configured
+        new = parse(type(old.constants), changed, "env_config", self.spec.id)
         given = {name: getattr(new.constants, name) for name in changed if name not in new.rules}
-        self._parameters = Parameters(replace(self._parameters.constants, **given), old | new.rules)
+        kept = {name: rule for name, rule in old.rules.items() if name not in changed}
+        self._parameters = Parameters(replace(old.constants, **given), kept | new.rules)
         self._changed, self._compiled = dict(changed), None  # the compiled step contains the constants
         self.replaced += 1
-        self._scheduled = {name: value for name, value in self._scheduled.items() if name in old}
+        self._scheduled = {name: value for name, value in self._scheduled.items() if name in kept}
 
     def _start(self) -> dict[str, Tensor]:
         """Reset all copies with the random streams of their episodes; return the observations."""

@@ -92,7 +92,7 @@ class OwnClass(Suite):
 
     def free_instances(self, env_id: str) -> int | None:
         """Return the largest number of copies that the user's BatchedEnv supports; None if there is no limit."""
-        return getattr(self.own, "max_num_envs", None) if self.is_batched else None
+        return getattr(_source(self.own), "max_num_envs", None) if self.is_batched else None
 
     def source(self, env_id: str) -> Any:
         """Return the user's class or function that creates the environments."""

@@ -120,6 +120,29 @@ def test_collect_refuses_env_config_that_cannot_be_used() -> None:
     assert one.envs.env.config.length == 0.6
 
 
+def test_load_restores_parameters_of_checkpoint(tmp_path: Path) -> None:
+    one = trainer(CartPole, config={"env": {"config": {"length": {"uniform": [0.4, 0.6]}}}})
+    one.collect()
+    one.update()
+    path, saved = one.save(tmp_path), bits(one)
+    one.collect(env_config={"length": 0.9})
+    one.update()
+    assert bits(one.load(path)) == saved
+    one.collect(env_config={})  # new episodes with the parameters of the config
+    length = one.envs.env.config.length
+    assert ((length >= 0.4) & (length < 0.6)).all()
+
+
+def test_env_config_refuses_schedules() -> None:
+    schedule = {"length": [[0, 0.5], [100, 0.9]]}
+    with pytest.raises(UserError, match=r"env_config.length=.*: a schedule is allowed only in env.config"):
+        trainer(CartPole).collect(env_config=schedule)
+    with pytest.raises(UserError, match=r"evaluation.env_config.length=.*: a schedule is allowed only in env.config"):
+        trainer(CartPole).evaluate(2, env_config=schedule)
+    with pytest.raises(UserError, match=r"has no effect because CartPole-v1 is not a batched environment"):
+        trainer("CartPole-v1").evaluate(2, env_config={"length": 1.0})
+
+
 def test_greedy_collect_changes_nothing_and_needs_no_update() -> None:
     first, second = trainer(CartPole), trainer(CartPole)
     for one in (first, second):

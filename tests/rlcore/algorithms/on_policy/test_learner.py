@@ -7,6 +7,7 @@ import torch
 from rlcore.algorithms.on_policy.learner import RewardScaler
 from rlcore.functional.returns import TransitionTargets
 from rlcore.store.checkpoint import nested_state
+from rlcore.types import Batch, Trajectory
 
 
 def steps(reward: list[list[float]], done: list[list[int]], weight: list[list[int]]) -> TransitionTargets:
@@ -48,6 +49,18 @@ def test_reward_scaler_of_rollout_ignores_earlier_rollouts() -> None:
     std = np.std([3, 7.5, 3, 1], ddof=1)
     np.testing.assert_allclose(scaled.numpy(), second.reward.numpy() / std, rtol=1e-6)
     assert scaled.dtype == torch.float32
+
+
+def test_reward_scaler_starts_again_if_environments_were_reset_between_rollouts() -> None:
+    # γ 0.5. Environment 0 goes on: its return is 0.5 · 4 + 1 = 3. Environment 1 was reset: its return is 1.
+    scaler = RewardScaler(0.5, 100.0)
+    none = torch.zeros(1, 2, dtype=torch.bool)
+    for reward, opens in ((4.0, [False, False]), (1.0, [False, True])):
+        flags = none, none, torch.tensor([opens])
+        first = Trajectory({}, none[..., None], torch.zeros(1, 2), *flags)
+        last = Trajectory({}, none[0, :, None], torch.full((2,), reward), none[0], none[0], none[0])
+        scaler.scale(Batch(first, last, 0))
+    assert scaler.running.tolist() == [3.0, 1.0]
 
 
 def test_reward_scaler_saves_state_before_first_rollout() -> None:
