@@ -268,6 +268,7 @@ def test_update_backends_mirrors_params_tags_artifacts_status(home: Path, tmp_pa
         "shepherd.dirty": "false",
         "shepherd.version": "0.2.0",
         "shepherd.run_dir": str(run.path),
+        "shepherd.stopped_by": "target return",
     }
     assert min(found.data.metrics) == "Evaluation/greedy_mean"  # MLflow draws the charts in this order
     names = {a.path for f in ("", "media", "evaluations") for a in client.list_artifacts(mlflow_run, f or None)}
