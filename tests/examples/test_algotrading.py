@@ -12,6 +12,7 @@ from rlcore import plugins
 from rlcore.conformance import interrupted_equals_uninterrupted
 from rlcore.train.trainer import Trainer
 from tests import processes
+from tests.soaking import heavy
 
 EXAMPLE = processes.ROOT / "examples/algotrading"
 
@@ -39,6 +40,7 @@ def test_trading_presets_resume_exactly(preset: str) -> None:
 
 
 @pytest.mark.slow
+@heavy
 def test_memory_beats_no_memory_and_holding() -> None:
     """Holding the asset has a mean return near 0, because both trends are equally likely."""
     returns = {}
