@@ -24,6 +24,7 @@ from rlcore.evaluation.random_agent import RandomAgent
 from rlcore.functional.noise import Noise
 from rlcore.spec import EnvSpec
 from rlcore.train.trainer import Trainer
+from tests.soaking import heavy
 
 ENVS = "tests.probes.envs"
 OWN = ["env.id=Composite", f"env.wrapper._target_={ENVS}.CompositeActions", "env.num_envs=2"]
@@ -60,6 +61,7 @@ def test_first_ratio_is_one_with_composite_actions(algo: str) -> None:
 
 
 @pytest.mark.slow
+@heavy
 def test_ppo_learns_composite_actions() -> None:
     training = Trainer(config("ppo", "algo.total_steps=16_384", "algo.rollout_steps=128", "algo.optimizer.lr=3e-3"))
     for _ in training:

@@ -24,6 +24,7 @@ from rlcore.spec import ACTION
 from rlcore.train.trainer import Trainer
 from tests.contract.checks import conformance_checks
 from tests.probes import own_model
+from tests.soaking import heavy
 
 OWN = "tests.probes.own_model"
 SMALL = ["env.num_envs=3", "env.max_episode_steps=12", "algo.rollout_steps=16", "algo.total_steps=1000"]
@@ -41,6 +42,7 @@ def config(*overrides: str, algo: str = "ppo", env_id: str = "CartPole-v1") -> R
 
 
 @pytest.mark.slow
+@heavy
 @pytest.mark.parametrize("algo", NETS)
 @pytest.mark.parametrize("check", conformance_checks())
 def test_own_model_passes_conformance(check: Callable[[RunConfig], None], algo: str) -> None:

@@ -12,6 +12,7 @@ from rlcore import conformance, plugins
 from rlcore.config.groups import RunConfig
 from rlcore.train.trainer import Trainer
 from tests import processes
+from tests.soaking import heavy
 
 EXAMPLE = processes.ROOT / "examples/autoregressive"
 OVERRIDES = [
@@ -46,6 +47,7 @@ def test_autoregressive_distribution_passes_conformance(check: Callable[[RunConf
 
 
 @pytest.mark.slow
+@heavy
 def test_ppo_learns_autoregressive_choice() -> None:
     training = Trainer(compose([*OVERRIDES, "algo.anneal_lr=false", "algo.optimizer.lr=3e-3"])[0])
     for _ in training:
