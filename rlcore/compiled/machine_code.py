@@ -119,7 +119,7 @@ def make_once(
     example = _distinct(example)
     names = facts.names(example)
     known = _find_known(names)
-    if known is None and _waiting is None:
+    if known is None and names and _waiting is None:
         facts.prepare()
         known = _find_known(names)
     if known is not None:
@@ -139,6 +139,8 @@ def make_once(
         what, graph, example, names[1 if constant_ids else 0] if names else None, facts.notes(), memory
     )
     if _waiting is None:
+        if not names and find(cache_folder(), traced.key) is None:
+            facts.prepare()
         if (refused := _refused.pop(traced.key, None) if _refused else None) is not None:
             raise refused
         return build([traced])[0], traced.notes
@@ -240,7 +242,7 @@ class Facts:
 
     Attributes:
         config: JSON value with everything that affects the traced operations: config of the algorithm, spec of the
-            environment and similar inputs.
+            environment and similar inputs. None: no such value is known, so the function is always traced.
         seed: seed of the run. It is part of the key only if the traced function contains constant tensors, because
             these may have been drawn at random.
         notes: function that returns a JSON value to store with the machine code, such as the names of the outputs.
@@ -261,10 +263,10 @@ class Facts:
     def names(self, example: Sequence[Tensor]) -> list[str]:
         """Return the cache keys of a function with these example inputs: one without and one with the run's seed.
 
-        There is no key if the function contains code from packages other than rlcore and torch. Such code may depend on
-        values that no key contains, so it must always be traced.
+        There is no key if `config` is None, or if the function contains code from packages other than rlcore and torch.
+        Such code may depend on values that no key contains, so it must always be traced.
         """
-        if not all(map(_own, self.made_of)):
+        if self.config is None or not all(map(_own, self.made_of)):
             return []
         given = {"facts": self.config, "code": CODE, "inputs": [shape(value) for value in example], **machine()}
         texts = (json.dumps([given, seed], sort_keys=True, default=str) for seed in (None, self.seed))

@@ -5,6 +5,8 @@
 The method `advance` of the environments is traced once. It is the same code that steps them without compilation, so
 the machine code also contains the reset of ended environments. A tensor that does not change is no output, and a tensor
 that occurs several times is one output.
+
+The step is traced at every start, and only the traced graph determines which machine code is loaded from the cache.
 """
 
 from __future__ import annotations
@@ -77,10 +79,8 @@ class CompiledEnvStep:
         self._places: list[tuple[str, int]] = []
         self._form, self._time_step = envs.tensors(), envs.last
         tensors = [part.contiguous() for part in leaves(self._form)]
-        decides = compiler.facts("environment step") | {"env": f"{type(envs).__module__}.{type(envs).__qualname__}"}
-        facts = machine_code.Facts(
-            decides, compiler.config.seed, lambda: self._places, [envs.advance], prepare=compiler.prepare
-        )
+        # No config determines the operations: they contain constants that `restart` or a user's constructor has set.
+        facts = machine_code.Facts(None, compiler.config.seed, lambda: self._places, [], prepare=compiler.prepare)
         self._function, self._places = machine_code.make_once(WHAT, self._step, [*tensors, action.clone()], facts)
 
     @torch.no_grad()

@@ -17,6 +17,7 @@ from flows.config.compose import compose
 from rlcore import conformance, plugins
 from rlcore.algorithms.on_policy.actor_critic import ActorCritic
 from rlcore.algorithms.on_policy.ppo_recurrent.learner import Agent, Seen
+from rlcore.compiled import machine_code
 from rlcore.config.groups import RunConfig
 from rlcore.errors import UserError
 from rlcore.evaluation.policy import load_policy
@@ -74,6 +75,12 @@ def test_actor_critic_computes_own_network() -> None:
     assert features.shape == (7, 5)
     torch.testing.assert_close(policy.logprob(action.unsqueeze(-1)), expected.log_prob(action))
     torch.testing.assert_close(value, wanted)
+
+
+@pytest.mark.parametrize("name", ["Net", "torch_module"])
+def test_own_model_code_is_no_part_of_a_known_cache_key(name: str) -> None:
+    facts = [machine_code.Facts({}, 0, list, [made_of]) for made_of in (agent(name), ActorCritic.forward)]
+    assert [len(each.names([torch.ones(2)])) for each in facts] == [0, 2]
 
 
 def test_own_model_weights_depend_only_on_seed() -> None:

@@ -215,10 +215,11 @@ class OnPolicyConfig(AlgorithmConfig):
         return tuple(f.name.removeprefix("anneal_") for f in fields(cls) if f.name.startswith("anneal_"))
 
     def metric_names(self) -> frozenset[str]:
-        """Return the names of the metrics that the learner reports: losses, gradient norm and coefficients."""
+        """Return the names of the metrics that the learner reports: losses, gradient norm, coefficients, masks."""
         losses = {f"Loss/{name}_loss" for name in ("policy", "value", "entropy")}
         coefficients = {f"Info/{name}" for name in self.schedulable() if name != "lr"}
-        return frozenset({*losses, *coefficients, "Info/grad_norm", "Info/learning_rate"})
+        masks = {"Info/allowed_choices"} if self.action_masks else set[str]()
+        return frozenset({*losses, *coefficients, *masks, "Info/grad_norm", "Info/learning_rate"})
 
     @property
     def annealing_keys(self) -> tuple[str, ...]:

@@ -176,6 +176,7 @@ class OwnModel(nn.Module):
                 "from its files; train with algo.model=package.module:Class and algo.model_config instead"
             )
         own: Any = plugins.member(KEY, settings.model)
+        self.made_of = (own,)  # its code is part of the compiled functions, also if it is a function
         if isinstance(own, type):  # before the constructor, which may need the inputs of the other kind
             self._check_kind(own)
         what = f"the constructor failed with algo.model_config={dict(settings.arguments)}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from typing import Any
 
 import pytest
@@ -9,10 +11,12 @@ import torch
 from torch import Tensor
 
 from rlcore.compiled import machine_code
+from rlcore.compiled.package import TracedFunction
 from rlcore.compiler import Compiler
 from rlcore.config.groups import EnvConfig
 from rlcore.envs.batched.classic_control import CartPole, Pendulum
 from rlcore.envs.batched.vector import BatchedVectorEnv
+from rlcore.envs.suites.own import give
 from rlcore.envs.vector.choose import make_vector_env
 from rlcore.errors import UserError
 from tests.learning.assembly import compiler_of, context
@@ -53,6 +57,73 @@ def actions(envs: BatchedVectorEnv) -> list[Tensor]:
     if envs.spec.action.dtype == "int64":
         return [torch.randint(0, 2, shape, generator=rng) for _ in range(STEPS)]
     return [torch.rand(shape, generator=rng) for _ in range(STEPS)]
+
+
+class Pole(CartPole):
+    """Environment of a user, whose constructor has an argument that no config contains."""
+
+    def __init__(self, num_envs: int, device: Any = "cpu", gain: float = 1.0) -> None:
+        super().__init__(num_envs, device)
+        self.gain = gain
+
+    def step(self, action: Tensor) -> Any:
+        obs, reward, ended = super().step(action)
+        return obs, self.gain * reward, ended
+
+
+def pole(**arguments: Any) -> BatchedVectorEnv:
+    config = EnvConfig(id="pole", wrapper={"_target_": give(functools.partial(Pole, **arguments))})
+    envs = make_vector_env(config, num_envs=COPIES, seed=3)
+    envs.reset()
+    return envs
+
+
+def file_name(envs: BatchedVectorEnv, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return the name under which later processes find the machine code of a step."""
+    built: list[TracedFunction] = []
+
+    def build(functions: list[TracedFunction]) -> list[Any]:
+        built.extend(functions)
+        return [lambda inputs: [*functions[0].graph(*inputs)]]
+
+    monkeypatch.setattr(machine_code, "build", build)
+    envs.compile(compiler_of(context({"name": "ppo", "total_steps": 100}, environments().spec).config, envs.spec, 5))
+    assert envs.compiled
+    return built[0].name or built[0].key
+
+
+def test_cache_key_of_step_depends_on_its_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, again = (file_name(pole(), monkeypatch) for _ in range(2))
+    monkeypatch.setattr(Pole, "step", lambda self, action: CartPole.step(self, 1 - action))
+    assert first == again != file_name(pole(), monkeypatch)
+
+
+def test_cache_key_of_step_depends_on_arguments_of_constructor(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, again, other = (file_name(pole(gain=gain), monkeypatch) for gain in (2.0, 2.0, 3.0))
+    assert first == again != other
+
+
+def test_cache_key_of_step_depends_on_parameters_set_by_restart(monkeypatch: pytest.MonkeyPatch) -> None:
+    names, saved = list[str](), list[Any]()
+    for length in (0.7, 0.9):
+        envs = environments()
+        envs.restart({"length": length})
+        names.append(file_name(envs, monkeypatch))
+        saved.append(envs.state_dict())
+    resumed = environments()
+    resumed.load_state_dict(saved[1])
+    names += [file_name(resumed, monkeypatch), file_name(environments(), monkeypatch)]
+    assert names[1] == names[2] and len({*names}) == 3
+
+
+def test_step_in_the_cache_needs_no_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine_code, "build", lambda functions: [functions[0].graph])
+    calls: list[str] = []
+    for stored in (None, b"package"):
+        monkeypatch.setattr(machine_code, "find", lambda *_, found=stored: found)
+        envs = environments()
+        envs.compile(dataclasses.replace(compiler(envs), prepare=lambda: calls.append("warm-up")))
+    assert calls == ["warm-up"]
 
 
 @pytest.mark.parametrize("env_id", ["batched/CartPole-v1", "batched/Pendulum-v1"])
