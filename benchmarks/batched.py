@@ -45,7 +45,8 @@ for _ in range(steps // (options["num_envs"] * options["horizon"])):
     algorithm.step()
 print(algorithm.collect(deterministic=True)["returns/mean"])
 """
-# rl8's settings: one epoch's gradient is clipped at 5, gamma and lambda are 0.95, advantages and rewards normalized.
+# rl8's defaults: the gradient is clipped at 5, gamma and lambda are 0.95, advantages and rewards are normalized over a
+# rollout, and the value loss is smooth L1 of at most 5.
 SAME = (
     "env=batched",
     "env.endless=true",
@@ -59,6 +60,13 @@ SAME = (
     "algo.vf_coef=1.0",
     "algo.max_grad_norm=5.0",
     "algo.normalize_advantages=true",
+    "algo.advantage_scope=rollout",
+    "algo.normalize_reward=true",
+    "algo.reward_scale=rollout",
+    "algo.reward_clip=1e30",
+    "algo.value_loss=smooth_l1",
+    "algo.value_loss_cap=5.0",
+    "algo.clip_vloss=false",
     "algo.optimizer.lr=1e-3",
     "algo.update_epochs=4",
     "evaluation.num_envs=20",
@@ -140,6 +148,8 @@ TASKS = {
             "algo.rnn.lstm.hidden_size=256",
             "algo.per_rank_sequence_length=4",
             "algo.per_rank_num_batches=1",
+            "algo.sequences_per_state_reset=8",
+            "algo.reset_recurrent_state_on_done=false",
             "algo.encoder.mlp_layers=0",
             "algo.rnn.pre_rnn_mlp.apply=false",
             "algo.actor.mlp_layers=0",

@@ -23,9 +23,9 @@ class Window:
     Attributes:
         frames: number of time steps.
         dilation: distance between two of them.
-        padded: what the agent sees in place of time steps before the start of the episode. False: the first observation
-            of the episode. True: zeros, and a mask with the key `valid_key(key)`, [frames] bool, which is True for time
-            steps of the episode.
+        padded: if False, the first observation of the episode replaces time steps before the start of the episode. If
+            True, zeros replace them, and the agent also sees a mask with the key `valid_key(key)`, [frames] bool, which
+            is True for time steps of the episode.
     """
 
     frames: int

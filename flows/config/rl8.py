@@ -50,6 +50,10 @@ DEFAULTS: dict[str, Any] = {  # rl8's AlgorithmConfig
     "device": "auto",
 }
 RECURRENT = {"seq_len": 4, "seqs_per_state_reset": 8}  # further keys of rl8's RecurrentAlgorithmConfig
+# Sizes, each with an example of its value.
+INTEGERS = {"horizon": 32, "num_envs": 64, "sgd_minibatch_size": 256, **RECURRENT}
+# Sizes that the command line can also set, and from which others are computed.
+SIZES = {"horizon": "algo.rollout_steps", "num_envs": "env.num_envs", "seq_len": "algo.per_rank_sequence_length"}
 # Keys with the same values as ours.
 RENAMED = {
     "horizon": "algo.rollout_steps",
@@ -98,18 +102,20 @@ def is_file_of_rl8(content: Mapping[str, Any]) -> bool:
     return any(key in content for key in FILE_KEYS)
 
 
-def to_overrides(content: Mapping[str, Any], file: str) -> list[str]:
+def to_overrides(content: Mapping[str, Any], file: str, typed: Mapping[str, str]) -> list[str]:
     """Translate the content of a file of rl8 to overrides.
 
     Args:
         content: content of the file.
         file: path of the file, for messages.
+        typed: key -> text of the overrides of the command line, from which sizes are computed if they are set there.
 
     Returns:
         Overrides, each a `key=value`, with rl8's defaults for the keys that the file does not contain.
 
     Raises:
-        UserError: keys are unknown, or have no equivalent. The message lists all of them.
+        UserError: keys are unknown, have no equivalent, or have a value that is not allowed. The message lists all of
+            them.
     """
     mistakes, algorithm, recurrent = Mistakes(), content.get("algorithm_config") or {}, content.get("recurrent", False)
     for key in content:
@@ -134,13 +140,31 @@ def to_overrides(content: Mapping[str, Any], file: str) -> list[str]:
         elif key not in known:
             mistakes.note(UserError(f"-f {file}: rl8 has no key algorithm_config.{key}{nearest(str(key), known)}"))
     mistakes.raise_collected()
+    config = known | dict(algorithm)
+    for key in config:
+        with mistakes.catch():
+            _check(key, config[key])
+    mistakes.raise_collected()
+    config |= {theirs: int(typed[ours]) for theirs, ours in SIZES.items() if typed.get(ours, "").strip("0").isdecimal()}
     keys: dict[str, Any] = {}
     for part in (_environment, _sizes, _objective, _optimizer, _network, _device):
         with mistakes.catch():
-            keys |= part(content, known | dict(algorithm), recurrent is True)
+            keys |= part(content, config, recurrent is True)
     mistakes.raise_collected()
     keys["algo.total_steps"] = MAX_STEPS * keys["env.num_envs"] * keys["algo.rollout_steps"]
     return [f"exp={'ppo_recurrent' if recurrent else 'ppo'}", "env=batched", *(override_text(*k) for k in keys.items())]
+
+
+def _check(key: str, value: Any) -> None:
+    """Raise UserError if a size is not an integer, or the arguments of a class are not a mapping."""
+    said = f"algorithm_config.{key}={value!r}" if isinstance(value, str) else f"algorithm_config.{key}={spell(value)}"
+    if key in INTEGERS and not (value is None and key == "sgd_minibatch_size"):
+        signed = key == "seqs_per_state_reset"
+        if not isinstance(value, int) or isinstance(value, bool) or value == 0 or (value < 0 and not signed):
+            allowed = "an integer other than 0" if signed else "an integer >= 1"
+            raise UserError(f"{said}: must be {allowed}; set, for example, {key}: {INTEGERS[key]}")
+    if key in ("optimizer_config", "model_config") and not (value is None or isinstance(value, Mapping)):
+        raise UserError(f"{said}: must be a mapping of names to values; correct it, or leave it out")
 
 
 def _environment(content: Mapping[str, Any], config: Mapping[str, Any], recurrent: bool) -> dict[str, Any]:
@@ -160,10 +184,16 @@ def _sizes(content: Mapping[str, Any], config: Mapping[str, Any], recurrent: boo
     if not recurrent:
         return {"algo.per_rank_batch_size": size}
     length, resets = config["seq_len"], config["seqs_per_state_reset"]
+    if horizon % length:
+        raise UserError(
+            f"algorithm_config.seq_len={length}: must divide horizon ({horizon}); set horizon to a "
+            f"multiple of {length}, or change seq_len"
+        )
     sequences = count * (horizon // length)
     if size and sequences % size:
         raise UserError(
-            f"algorithm_config.sgd_minibatch_size={size}: must divide the {sequences} sequences of a rollout"
+            f"algorithm_config.sgd_minibatch_size={size}: must divide the {sequences} sequences of a rollout; "
+            "set a divisor, or null for one minibatch"
         )
     return {
         "algo.per_rank_num_batches": sequences // size if size else 1,
@@ -224,7 +254,7 @@ def _network(content: Mapping[str, Any], config: Mapping[str, Any], recurrent: b
         if str(named).startswith("rl8."):
             raise UserError(
                 f"algorithm_config.model_cls={named}: classes of rl8 are not supported; leave it out for rl8's default "
-                "networks, or name your own class in a plugin (docs/change_the_network.md)"
+                "networks, or name your own class in a plugin (docs/your_own_model.md)"
             )
         keys["algo.model"] = _class(str(named))
     elif arguments:

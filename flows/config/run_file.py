@@ -33,9 +33,9 @@ def with_file(file: str, typed: Sequence[str]) -> list[str]:
     """
     if not file:
         return list(typed)
-    content, keys = _read(Path(file)), {_key(override) for override in typed}
+    content, keys = _read(Path(file)), {_key(override): override.partition("=")[2] for override in typed}
     if rl8.is_file_of_rl8(content):
-        stated = rl8.to_overrides(content, file)
+        stated = rl8.to_overrides(content, file, keys)
     else:
         stated = [override_text(key, value) for key, value in _leaves(content)]
     return [*(override for override in stated if _key(override) not in keys), *typed]

@@ -141,8 +141,8 @@ class EnvConfig:
     )
     config: dict[str, Any] = arg(
         {},
-        "parameters of a batched environment: name -> number, {uniform: [low, high]} or {normal: [mean, std]} per "
-        "episode, or a schedule as a list of [policy steps, value] pairs",
+        "parameters of a batched environment: name -> number, distribution of each episode ({uniform: [low, high]} or "
+        "{normal: [mean, std]}), or schedule ([[policy steps, value], ...])",
     )
     endless: bool | None = arg(
         None,
@@ -433,7 +433,7 @@ class EvaluationConfig:
     env_config: dict[str, Any] = arg(
         {},
         "parameters of a batched environment in evaluations: name -> number, {uniform: [low, high]} or {normal: [mean, "
-        "std]}; a parameter that is not set has the value of env.config, of a schedule the last one",
+        "std]}; a parameter that is not set here has its value in env.config, or the last value of its schedule",
     )
     dream: str = arg(
         "every",

@@ -289,8 +289,7 @@ class StopConditions:
 
     Args:
         conditions: the conditions.
-        names: text that identifies each condition when its state is restored, such as its form in the config; None:
-            the name of its class.
+        names: a text for each condition, by which its saved state is found again; None: the names of the classes.
     """
 
     def __init__(self, conditions: Iterable[Condition] = (), names: Sequence[str] | None = None) -> None:

@@ -38,7 +38,7 @@ class BatchedEnv(ABC):
     A subclass defines the two spaces, `reset` and `step`. It neither counts steps nor resets single copies: the caller
     resets all copies together, and takes the new state only for those whose episode has ended.
 
-    Everything that the next step depends on belongs into `state`, except the random numbers, which are drawn from
+    Everything that the next step depends on must be in `state`, except the random numbers, which are drawn from
     `random` only, and the values in `config`. Row b of every tensor must depend only on the rows b of `state`,
     `config`, action and random numbers. `reset` and `step` must not change tensors in place, and must not read a
     tensor's value (for example by `if`, `float()` or `.any()` in a condition), because this would make a GPU wait.
@@ -74,7 +74,7 @@ class BatchedEnv(ABC):
     random: BatchedRandom
 
     def __init_subclass__(cls) -> None:
-        """Make `Config` a dataclass, if it is a class with annotated fields that is none yet."""
+        """Make `Config` a dataclass, if it is a class with annotated fields that is not a dataclass yet."""
         own = cls.__dict__.get("Config")
         if own is not None and "__dataclass_fields__" not in vars(own):
             cls.Config = dataclass(frozen=True)(own)

@@ -98,7 +98,8 @@ def _batched(
 ) -> VectorEnv:
     """Create a vectorized environment of a batched environment.
 
-    `horizon` is the number of steps after which endless environments are reset; negative: never; None: their limit.
+    `horizon` is the number of steps after which endless environments are reset. A negative number means that they are
+    not reset; None means that they are reset after `max_episode_steps` steps.
     """
     from rlcore.envs.batched.vector import BatchedVectorEnv  # imports torch, which worker processes do not need
 

@@ -91,6 +91,17 @@ def test_recurrent_file_of_rl8_counts_sequences(tmp_path: Path) -> None:
     assert (algo.rnn.lstm.hidden_size, algo.actor.mlp_layers, algo.critic.mlp_layers) == (256, 0, 0)
 
 
+def test_typed_sizes_change_computed_sizes(tmp_path: Path) -> None:
+    text = (
+        "env_cls: rl8.env.DiscreteDummyEnv\nrecurrent: true\n"
+        "algorithm_config: {num_envs: 64, sgd_minibatch_size: 128}\n"
+    )
+    typed = ["env.num_envs=32", "algo.rollout_steps=64", "algo.per_rank_sequence_length=8"]
+    algo = compose(with_file(file_of(tmp_path, text), typed))[0].algo
+    # 32 environments with 64 / 8 sequences each are 256 sequences, two minibatches of 128.
+    assert (algo.total_steps, algo.per_rank_num_batches) == (100 * 32 * 64, 2)
+
+
 @pytest.mark.parametrize(
     ("text", "parts"),
     [
@@ -112,6 +123,15 @@ def test_recurrent_file_of_rl8_counts_sequences(tmp_path: Path) -> None:
             "{env_cls: a.B, algorithm_config: {lr_schedule: [[0, 1]], entropy_coeff_schedule: [[0, 1]], "
             "lr_schedule_kind: interp}}",
             ["lr_schedule_kind and entropy_coeff_schedule_kind differ"],
+        ),
+        ("{env_cls: a.B, recurrent: true, algorithm_config: {seq_len: 0}}", ["seq_len=0", ">= 1", "seq_len: 4"]),
+        ("{env_cls: a.B, recurrent: true, algorithm_config: {seq_len: a}}", ["seq_len='a'", ">= 1", "seq_len: 4"]),
+        ("{env_cls: a.B, recurrent: true, algorithm_config: {seq_len: 5}}", ["seq_len=5", "divide horizon (32)"]),
+        ("{env_cls: a.B, algorithm_config: {horizon: null}}", ["horizon=null", ">= 1", "horizon: 32"]),
+        ("{env_cls: a.B, algorithm_config: {num_envs: '64'}}", ["num_envs='64'", ">= 1", "num_envs: 64"]),
+        (
+            "{env_cls: a.B, algorithm_config: {optimizer_config: 3}}",
+            ["optimizer_config=3", "a mapping", "leave it out"],
         ),
         ("- 3", ["must contain keys and values"]),
         ("a: [", ["cannot be read"]),

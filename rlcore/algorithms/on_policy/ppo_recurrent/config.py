@@ -71,7 +71,9 @@ class Config(ppo.Config):
     )
     reset_recurrent_state_on_done: bool = arg(True, "reset the recurrent state at the start of an episode")
     sequences_per_state_reset: int | None = arg(
-        None, "reset the recurrent state also after this number of sequences; null = only as above", low=1
+        None,
+        "reset the recurrent state also after this number of sequences; null = not by a number of sequences",
+        low=1,
     )
     vf_coef: float = other_default(ppo.Config, "vf_coef", 0.2)
     ent_coef: float = other_default(ppo.Config, "ent_coef", 0.001)
