@@ -25,11 +25,13 @@ from rlcore.config.values import spell
 from rlcore.errors import Mistakes, UserError
 
 
-def build_config(values: Mapping[str, Any]) -> RunConfig:
+def build_config(values: Mapping[str, Any], *, may_be_endless: bool = False) -> RunConfig:
     """Build and validate the configuration of a run from plain values, such as parsed YAML.
 
     Args:
         values: nested mappings, key -> value. `algo.name` is the algorithm, which determines the other keys of `algo`.
+        may_be_endless: True to accept a config with neither `algo.total_steps` nor `stop`, for a program that ends the
+            training itself or passes stop conditions to `Trainer.run`.
 
     Returns:
         The configuration.
@@ -67,6 +69,11 @@ def build_config(values: Mapping[str, Any]) -> RunConfig:
     mistakes.raise_collected()
     assert config is not None
     cross_check(config)
+    if config.algo.total_steps is None and not (config.stop or may_be_endless):
+        raise UserError(
+            "algo.total_steps=null: training would never end without a stop condition; set algo.total_steps, "
+            "or a condition, as stop=[{upper_bound: {metric: Rewards/rew_avg, value: 475}}]"
+        )
     return config
 
 
@@ -108,11 +115,6 @@ def cross_check(config: RunConfig) -> None:
         raise UserError(
             f"metric.aggregator.metrics: {unknown[0]!r} is not a reduction; each value must be one of "
             f"{', '.join(REDUCTIONS)}"
-        )
-    if config.algo.total_steps is None and not config.stop:
-        raise UserError(
-            "algo.total_steps=null: training would never end without a stop condition; set algo.total_steps, "
-            "or a condition, as stop=[{upper_bound: {metric: Rewards/rew_avg, value: 475}}]"
         )
     known = config.algo.metric_names()
     if known is not None and isinstance(ALGORITHMS.get(config.algo.name), Algorithm):  # a plugin's may be a subclass

@@ -112,7 +112,7 @@ class Learner(protocols.Learner):
 
 def build(context: Context[Config]) -> tuple[Learner, Rollout, TrainingSchedule]:
     config = context.algo
-    return Learner(context), Rollout(), TrainingSchedule(config.total_steps, config.rollout_steps)
+    return Learner(context), Rollout(), TrainingSchedule(config.step_limit, config.rollout_steps)
 
 
 register("reinforce", sys.modules[__name__])

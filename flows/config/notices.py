@@ -72,7 +72,7 @@ def _budget_in_whole_iterations(config: RunConfig) -> Iterator[str]:
     """
     algo, width = config.algo, config.width
     trained = algo.budget(width)
-    if trained != algo.step_limit and not config.dry_run:
+    if algo.total_steps is not None and trained != algo.total_steps and not config.dry_run:
         rows = algo.collect_length * width
         count = algo.iterations(width)
         whole = f"{count:,} iteration{'s' * (count > 1)} of {rows:,}"

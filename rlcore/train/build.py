@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from rlcore.config.algorithm import UNLIMITED, AlgorithmConfig
+from rlcore.config.algorithm import AlgorithmConfig
 from rlcore.config.values import plain
 from rlcore.envs.suites.own import give
 from rlcore.errors import UserError
@@ -60,9 +60,7 @@ def build(
         groups[group] = values | dict(groups.get(group, {}))
     if "wrapper" in place:
         groups["env"]["wrapper"] = {**groups["env"]["wrapper"], **place["wrapper"]}
-    forever = [{"upper_bound": {"metric": "policy_steps", "value": UNLIMITED}}]  # a config without a budget needs one
-    own_stop: dict[str, Any] = {"stop": forever} if algo.total_steps is None else {}
-    return Trainer(build_config({"algo": plain(algo), "seed": seed, **own_stop, **groups}))
+    return Trainer(build_config({"algo": plain(algo), "seed": seed, **groups}, may_be_endless=True))
 
 
 def _select(env: str | type | Callable[..., Any]) -> dict[str, Any]:

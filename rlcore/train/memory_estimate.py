@@ -220,11 +220,14 @@ def resized(spec: EnvSpec, old: EnvConfig, new: EnvConfig) -> EnvSpec:
 
 
 def _plan(config: RunConfig, counted: TensorSizes) -> str:
-    """Return a phrase with the policy steps, gradient steps (if known) and device of a run."""
+    """Return a phrase with the length (policy steps, and gradient steps if known) and the device of a run."""
     ranks = f" ({config.fabric.ranks} ranks)" if config.fabric.ranks > 1 else ""
+    device = "GPU" if on_gpu(config) else "CPU"
+    if config.algo.total_steps is None:
+        return f"trains on the {device}{ranks} until a stop condition holds"
     updates = "" if counted.updates is None else f" with {counted.updates:,} gradient steps"
     steps = f"{config.algo.budget(config.width):,} policy steps{updates}"
-    return f"trains {steps} on the {'GPU' if on_gpu(config) else 'CPU'}{ranks}"
+    return f"trains {steps} on the {device}{ranks}"
 
 
 def _ratios(config: RunConfig, counted: TensorSizes) -> str:
@@ -237,7 +240,8 @@ def _ratios(config: RunConfig, counted: TensorSizes) -> str:
         return ""
     ratio, rows = counted.replay_ratio, counted.learned_rows
     ranks = " on every rank" if config.fabric.ranks > 1 else ""
-    steps = f"{counted.updates:,} gradient steps of {rows:,} rows{ranks}"
+    number = "" if config.algo.total_steps is None else f"{counted.updates:,} "
+    steps = f"{number}gradient steps of {rows:,} rows{ranks}"
     return f"{steps}: replay ratio {ratio:g} (gradient steps per policy step), train ratio {ratio * rows:g} (rows)"
 
 

@@ -29,7 +29,7 @@ from rlcore.train.boundary import Boundary, boundary_at, is_scheduled, next_stop
 from rlcore.train.components import check_finite, start_from
 from rlcore.train.fingerprint import fingerprint
 from rlcore.train.memory_estimate import spell_duration
-from rlcore.train.metrics import SURE, MetricsWindow, Stopwatch
+from rlcore.train.metrics import MetricsWindow, Stopwatch
 from rlcore.train.ranks import VARIABLE, WorkerRanks
 from rlcore.train.resource_check import check_resources
 from rlcore.train.resume import ResumePoint
@@ -81,6 +81,7 @@ class RunTrainer:
         self._pace_logged = False
         self._logged = {"metrics": 0, "evaluation": 0}  # number of these events in the run's event log
         self._start(earlier)
+        self._start_updates = self.learner.updates  # gradient steps of earlier processes
 
     # Resuming ---------------------------------------------------------------------------------------------------------
 
@@ -271,8 +272,7 @@ class RunTrainer:
         with self._name_last_checkpoint():
             means = self.training.mean_metrics(metrics, episodes)
         self.stop.update(means | counters)
-        if self.learner.updates >= SURE:
-            self.stop.refuse_missing(means)
+        self.stop.refuse_missing(means, self.learner.updates - self._start_updates)
 
     def _reason(self) -> str | None:
         return stop_reason(self.config, self.iterations, self.learner.updates, self.stop.reason)

@@ -21,6 +21,7 @@ from rlcore import plugins
 from rlcore.config.stop import ALL, COMMON, EVALUATION_RETURN, TARGET
 from rlcore.config.values import nearest
 from rlcore.errors import RunError, UserError
+from rlcore.train.metrics import SURE
 from rlcore.user_code import spell_error, user_code
 
 State = dict[str, Any]
@@ -326,12 +327,17 @@ class StopConditions:
         self.evaluated = policy_steps
         return self.update({EVALUATION_RETURN: score})
 
-    def refuse_missing(self, known: Iterable[str]) -> None:
-        """Raise UserError if a condition reads a metric that has not been reported yet; `known` are those that have.
+    def refuse_missing(self, known: Iterable[str], updates: int) -> None:
+        """Raise UserError if a condition reads a metric that has not been reported after `SURE` gradient steps.
 
-        Call it after some gradient steps. Metrics of episodes and evaluations are excluded, because they may come late.
+        Metrics of episodes and evaluations are excluded, because they may come late.
+
+        Args:
+            known: names of metrics that have been reported.
+            updates: number of gradient steps since these conditions were created. Earlier ones of a resumed training do
+                not count, because these conditions have not read their metrics.
         """
-        for metric in sorted(self._missing):
+        for metric in sorted(self._missing) if updates >= SURE else ():
             raise UserError(f"stop: {metric!r} is read by a condition, but not reported{nearest(metric, known)}")
 
     def state_dict(self) -> State:

@@ -26,7 +26,7 @@ import torch
 
 from rlcore import streams
 from rlcore.compiler import Compiler
-from rlcore.config.algorithm import UNLIMITED, AlgorithmConfig
+from rlcore.config.algorithm import AlgorithmConfig
 from rlcore.config.groups import RunConfig
 from rlcore.data.dataset import as_collected, as_dataset
 from rlcore.data.replay import Replay
@@ -374,9 +374,9 @@ class Trainer:
             UserError: If training would never end, or a condition reads a metric that is not reported.
         """
         conditions = StopConditions.from_config(self.config.stop) if stop is None else StopConditions(stop)
-        if not conditions.conditions and self.config.algo.step_limit == UNLIMITED:
+        if not conditions.conditions and self.end is None:
             raise UserError("run(): training would never end; set algo.total_steps, or pass stop=[...]")
-        return train_until(self, conditions, self.evaluate, evaluate_every, on_iteration)
+        return train_until(self, conditions, self.evaluate, evaluate_every, on_iteration, self.learner.updates)
 
     def remember(self, dataset: Path | str | TensorDict) -> None:
         """Add a dataset to the replay buffer before the first iteration.

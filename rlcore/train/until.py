@@ -52,6 +52,7 @@ def train_until(
     evaluate: Callable[[], dict[str, Any]],
     evaluate_every: int | None,
     on_iteration: Callable[[Iteration], object] | None,
+    updates: int = 0,
 ) -> Result:
     """Train to the end of the budget or until a stop condition holds.
 
@@ -61,6 +62,7 @@ def train_until(
         evaluate: function that evaluates the agent.
         evaluate_every: number of iterations between evaluations; None: no evaluations.
         on_iteration: called after each iteration; None: no function.
+        updates: number of gradient steps before the first iteration.
 
     Returns:
         The result.
@@ -81,8 +83,7 @@ def train_until(
         if evaluate_every is not None and number % evaluate_every == 0:
             result.evaluations[steps] = found = evaluate()
             reason = conditions.add_evaluation(steps, found["mean"])
-        if iteration.updates:
-            conditions.refuse_missing(iteration.metrics)
+        conditions.refuse_missing(iteration.metrics, iteration.updates - updates)
         if reason is not None:
             return Result(reason, result.metrics, result.evaluations)
     return result

@@ -14,6 +14,7 @@ from rlcore import plugins
 from rlcore.algorithms import ALGORITHMS
 from rlcore.config.groups import RunConfig
 from rlcore.errors import UserError
+from rlcore.train.trainer import Trainer
 from tests import processes
 from tests.contract.checks import conformance_checks
 
@@ -44,6 +45,14 @@ def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 @pytest.mark.parametrize("check", conformance_checks())
 def test_reinforce_example_passes_conformance(check: Callable[[RunConfig], None], outside: Path) -> None:
     check(compose([*SMALL, "plugins=[reinforce]"])[0])
+
+
+def test_reinforce_example_trains_without_budget(outside: Path) -> None:
+    """The warm-up of compilation compares the budget with the policy steps."""
+    stop = "stop=[{upper_bound:{metric:updates,value:2}}]"
+    config = compose([*SMALL, "plugins=[reinforce]", "algo.total_steps=null", stop])[0]
+    one = Trainer(config)
+    assert one.policy_steps < one.plan.total_steps and one.run().reason.startswith("upper_bound: updates = 2")
 
 
 def test_reinforce_example_is_short() -> None:

@@ -147,4 +147,4 @@ class Learner(protocols.Learner):
 def build(context: Context) -> tuple[Learner, Replay, TrainingSchedule]:
     extras = {"latent": ArraySpec((SIZE,), "float32")}
     replay = Replay(context, Sequences(8), size=60, batch_size=4, ratio=0.25, starts=108, extras=extras)
-    return Learner(context), replay, TrainingSchedule(context.algo.total_steps, 1)
+    return Learner(context), replay, TrainingSchedule(context.algo.step_limit, 1)

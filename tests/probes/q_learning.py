@@ -135,4 +135,4 @@ def build(context: Context) -> tuple[Learner, Replay, TrainingSchedule]:
         ratio=config.replay_ratio,
         starts=starts,
     )
-    return Learner(context), replay, TrainingSchedule(config.total_steps, config.collect_length, starts)
+    return Learner(context), replay, TrainingSchedule(config.step_limit, config.collect_length, starts)

@@ -248,4 +248,4 @@ def build(context: Context) -> tuple[Learner, Replay, TrainingSchedule]:
         extras={"z": ArraySpec((LATENTS,), "float32")},
         carry=agent.initial(1),
     )
-    return Learner(context), replay, TrainingSchedule(config.total_steps, 1)
+    return Learner(context), replay, TrainingSchedule(config.step_limit, 1)

@@ -77,6 +77,12 @@ def test_notices_name_budget_of_incomplete_iteration(total, trained):
     assert notices(compose([*typed, "algo.total_steps=204800"])[0]) == []
 
 
+def test_notices_name_no_budget_without_total_steps():
+    stop = "stop=[{upper_bound:{metric:updates,value:10}}]"
+    endless = ["exp=ppo", "algo.total_steps=null", "algo.anneal_lr=false", stop]
+    assert notices(compose([*endless, "env.num_envs=3", "algo.rollout_steps=100"])[0]) == []
+
+
 @pytest.mark.parametrize("typed", ["buffer.online=true", "buffer.type=episode"])
 def test_notices_name_replay_keys_of_on_policy_algorithm(typed):
     (sentence,) = notices(compose(["exp=ppo", typed])[0])

@@ -177,7 +177,23 @@ def test_run_uses_budget_and_conditions_of_config() -> None:
     found = trainer(Walk, config={"stop": stop}).run()
     assert found.reason.startswith("upper_bound") and max(found.metrics) == 120
     with pytest.raises(UserError, match=r"stop: 'Loss/polic_loss' is read by a condition, but not reported"):
-        trainer(Walk).run([StopsIncreasing("Loss/polic_loss")])
+        trainer(Walk, total_steps=1000).run([StopsIncreasing("Loss/polic_loss")])
+
+
+def test_run_refuses_training_without_end() -> None:
+    with pytest.raises(UserError, match=r"run\(\): training would never end"):
+        trainer(Walk, total_steps=None).run(on_iteration=lambda _: pytest.fail("an iteration was trained"))
+
+
+def test_collect_counts_resets_before_rollout() -> None:
+    one = trainer(CartPole, config={"env": {"endless": True, "horizons_per_env_reset": 1}})
+    for _ in range(3):
+        assert one.collect()["Game/resets"] == 8
+        one.update()
+    again = trainer(Walk)
+    for env_config, resets in ((None, 8), (None, 0)):
+        assert again.collect(env_config=env_config)["Game/resets"] == resets
+        again.update()
 
 
 def test_run_reads_evaluations_in_conditions() -> None:

@@ -164,7 +164,7 @@ class Remembering(Learner):
 def test_estimate_includes_replay_buffer_in_memory_and_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     def build(context: Context) -> Any:
         replay = Replay(context, Transitions(), size=10_000, batch_size=4)
-        return Remembering(context), replay, TrainingSchedule(context.config.algo.total_steps, 1)
+        return Remembering(context), replay, TrainingSchedule(context.config.algo.step_limit, 1)
 
     monkeypatch.setitem(ALGORITHMS, "ppo", replace_build(build))
     given = config("env.num_envs=2", "algo.total_steps=100000")
@@ -417,7 +417,7 @@ def test_estimate_includes_extras_in_buffer(monkeypatch: pytest.MonkeyPatch) -> 
     def build(context: Context) -> Any:
         extras = {"latent": ArraySpec((32,), "float32"), "logprob": ArraySpec((), "float32")}
         replay = Replay(context, Transitions(), size=1_000, batch_size=4, extras=extras, carry=(torch.zeros(1, 8),))
-        return Remembering(context), replay, TrainingSchedule(context.config.algo.total_steps, 1)
+        return Remembering(context), replay, TrainingSchedule(context.config.algo.step_limit, 1)
 
     monkeypatch.setitem(ALGORITHMS, "ppo", replace_build(build))
     counted = count(config("env.num_envs=2", "algo.total_steps=100000"), IMAGES)
@@ -450,6 +450,16 @@ def test_check_resources_logs_one_line_and_details(caplog: pytest.LogCaptureFixt
     check_resources(config("fabric.devices=2", "env.num_envs=2"), SPEC, Path("nowhere"), begun=True)
     assert "gradient steps" not in caplog.text  # not for on-policy algorithms
     assert " policy steps on the CPU (2 ranks); needs about " in caplog.text
+
+
+@pytest.mark.usefixtures("machine")
+def test_check_resources_logs_no_budget_without_total_steps(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    stop = "stop=[{upper_bound:{metric:updates,value:10}}]"
+    check_resources(compose(["exp=sac", "algo.total_steps=null", stop])[0], CONTINUOUS, Path("nowhere"), begun=True)
+    assert any(line.startswith("trains on the CPU until a stop condition holds; needs") for line in caplog.messages)
+    assert any(line.startswith("gradient steps of 256 rows: replay ratio 1 (grad") for line in caplog.messages)
+    assert "9,007," not in caplog.text
 
 
 @pytest.mark.parametrize(

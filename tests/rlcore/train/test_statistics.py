@@ -22,19 +22,21 @@ def one(steps: Trajectory, at: int) -> Trajectory:
 
 
 def test_rollout_statistics_equal_numpy_without_rows_that_open_an_episode() -> None:
-    # Row 0 belongs to the rollout before; environment 1 is reset at row 2.
+    # The rewards of row 0 belong to the rollout before. Environment 1 is reset at row 2, environment 0 at row 3.
     whole = rows(
-        [[9.0, 9.0], [1.0, 2.0], [3.0, 0.0], [5.0, 8.0]], [[True, True], [False, False], [False, True], [False, False]]
+        [[9.0, 9.0], [1.0, 2.0], [3.0, 0.0], [0.0, 8.0]], [[True, True], [False, False], [False, True], [True, False]]
     )
     first = rows(whole.reward[:3].tolist(), whole.is_first[:3].tolist())
     episodes = [Episode(0, 4.0, 10), Episode(1, 7.0, 20)]
     found = rollout_statistics(first, one(whole, 3), episodes, 0.5)
-    rewards, returns = np.array([1, 2, 3, 5, 8]), np.array([4, 7])
+    rewards, returns = np.array([1, 2, 3, 8]), np.array([4, 7])
     for name, values in (("step", rewards), ("rew", returns)):
         expected = {"avg": values.mean(), "min": values.min(), "max": values.max(), "std": values.std()}
         assert {part: found[f"Rewards/{name}_{part}"] for part in expected} == pytest.approx(expected)
-    counts = {"Game/ep_len_avg": 15.0, "Game/episodes": 2, "Game/resets": 1, "Game/steps": 5, "Time/collect_s": 0.5}
+    counts = {"Game/ep_len_avg": 15.0, "Game/episodes": 2, "Game/resets": 3, "Game/steps": 4, "Time/collect_s": 0.5}
     assert {name: found[name] for name in counts} == counts
+    second = rows(whole.reward[3:].tolist(), whole.is_first[3:].tolist())
+    assert rollout_statistics(second, one(whole, 1), [], 0.5)["Game/resets"] == 1  # the reset at row 3 counts once
 
 
 def test_rollout_statistics_have_no_returns_without_finished_episodes() -> None:

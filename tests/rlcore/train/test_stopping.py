@@ -11,7 +11,9 @@ import pytest
 
 from rlcore.config.stop import EVALUATION_RETURN
 from rlcore.errors import RunError, UserError
+from rlcore.train.metrics import SURE
 from rlcore.train.stopping import All, LowerBound, Plateau, StopConditions, StopsIncreasing, UpperBound, make_condition
+from rlcore.train.until import Iteration, train_until
 
 CASES = json.loads((Path(__file__).parents[2] / "golden/rl8_conditions.json").read_text())
 RETURN, LOSS = "Rewards/rew_avg", "Loss/policy_loss"
@@ -132,7 +134,23 @@ def test_refuse_missing_names_similar_metric() -> None:
     stop = StopConditions([UpperBound("Loss/policy_los", 1), UpperBound(RETURN, 1)])
     stop.update({LOSS: 0.0})
     with pytest.raises(UserError, match=r"'Loss/policy_los' is read .* did you mean 'Loss/policy_loss'\?"):
-        stop.refuse_missing([LOSS])
+        stop.refuse_missing([LOSS], SURE)
+
+
+def test_train_until_waits_for_policy_that_is_updated_rarely() -> None:
+    """The critics are updated in every iteration, the policy in every 10th one; 1,000 updates precede the training."""
+
+    def iteration(number: int) -> Iteration:
+        policy = {LOSS: 0.5} if number % 10 == 0 else {}
+        return Iteration(number, number, 1_000 + number, {"Loss/value_loss": 1.0} | policy, [])
+
+    def run(metric: str) -> str:
+        conditions = StopConditions([LowerBound(metric, 0.5)])
+        return train_until(map(iteration, range(1, 31)), conditions, dict, None, None, updates=1_000).reason
+
+    assert run(LOSS).startswith("lower_bound: Loss/policy_loss = 0.5")
+    with pytest.raises(UserError, match="'Loss/polic_loss' is read by a condition, but not reported"):
+        run("Loss/polic_loss")
 
 
 @pytest.mark.parametrize(
