@@ -26,7 +26,8 @@ def rollout_statistics(
         `Rewards/rew_avg`, `rew_min`, `rew_max` and `rew_std` of the returns of the episodes and `Game/ep_len_avg`, if
         an episode ended; `Rewards/step_avg`, `step_min`, `step_max` and `step_std` of the rewards of single steps;
         `Game/episodes`, the number of episodes that ended; `Game/resets`, the number of rows in `steps` that open an
-        episode, such as all of row 0 in the first rollout (a reset at `last` counts in the next rollout); `Game/steps`, the number of actions; and `Time/collect_s`. A standard deviation has the divisor N.
+        episode, such as all of row 0 in the first rollout (a reset at `last` counts in the next rollout);
+        `Game/steps`, the number of actions; and `Time/collect_s`. A standard deviation has the divisor N.
     """
     counts = ~torch.cat([steps.is_first[1:], last.is_first[None]])  # a row that opens an episode has no reward
     reward = torch.cat([steps.reward[1:], last.reward[None]])[counts]
