@@ -107,7 +107,7 @@ def test_cache_key_of_step_depends_on_parameters_set_by_restart(monkeypatch: pyt
     names, saved = list[str](), list[Any]()
     for length in (0.7, 0.9):
         envs = environments()
-        envs.restart({"length": length})
+        envs.restart({"length": length}, 0)
         names.append(file_name(envs, monkeypatch))
         saved.append(envs.state_dict())
     resumed = environments()
