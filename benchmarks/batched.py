@@ -67,7 +67,12 @@ SAME = (
     "algo.value_loss=smooth_l1",
     "algo.value_loss_cap=5.0",
     "algo.clip_vloss=false",
+    "algo.optimizer.name=adam",
     "algo.optimizer.lr=1e-3",
+    "algo.optimizer.eps=1e-8",
+    "algo.anneal_lr=false",
+    "algo.ent_coef=0.0",
+    "algo.layer_norm=false",
     "algo.update_epochs=4",
     "evaluation.num_envs=20",
 )

@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 
+from benchmarks.batched import TASKS
 from flows.config import rl8
 from flows.config.compose import compose
 from flows.config.run_file import with_file
 from rlcore.algorithms import ALGORITHMS
 from rlcore.config.groups import RunConfig
 from rlcore.config.schema import arguments
+from rlcore.config.values import at, plain
 from rlcore.errors import UserError
 
 ROOT = Path(__file__).parents[3]
@@ -186,3 +188,16 @@ def test_missing_file_is_user_error(tmp_path: Path) -> None:
     assert with_file("", ["exp=ppo"]) == ["exp=ppo"]
     with pytest.raises(UserError, match=r"-f .*nothing.yaml: cannot be read \(.*No such file"):
         with_file(str(tmp_path / "nothing.yaml"), [])
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_benchmark_has_settings_of_rl8(name: str) -> None:
+    task, sizes = TASKS[name], ("algo.dense_units", "algo.total_steps", "algo.per_rank_batch_size")
+    config = {"num_envs": task.num_envs, "horizon": task.rows}
+    file = {"env_cls": "rl8.env.DiscreteDummyEnv", "recurrent": task.recurrent, "algorithm_config": config}
+    overrides, protocol = rl8.to_overrides(file, "file", {}), task.protocol()
+    theirs = plain(compose(overrides)[0])
+    ours = plain(compose([*protocol.ours, *protocol.words(), f"env.id={protocol.env_id}"])[0])
+    keys = {key for key in (line.partition("=")[0] for line in overrides) if key.startswith("algo.")}
+    keys -= {*sizes, "algo.optimizer.amsgrad"}  # null and false are the same
+    assert {key: at(ours, key) for key in keys} == {key: at(theirs, key) for key in keys}
