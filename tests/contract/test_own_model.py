@@ -33,6 +33,12 @@ NETS = {"ppo": "Net", "a2c": "Net", "ppo_recurrent": "Recurrent"}
 
 
 @pytest.fixture(autouse=True)
+def seeded() -> None:
+    """Random inputs are the same in every run."""
+    torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
 def named(monkeypatch: pytest.MonkeyPatch) -> None:
     """The probes are a plugin that the user has named."""
     monkeypatch.setenv(plugins.VARIABLE, OWN)

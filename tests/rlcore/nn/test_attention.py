@@ -13,6 +13,12 @@ from rlcore.nn.attention import Attention, PositionalEmbedding, activation
 from rlcore.nn.masked import masked_log_softmax, masked_max, masked_mean, masked_sample
 
 
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    """Random inputs are the same in every run."""
+    torch.manual_seed(0)
+
+
 def as_torch(own: Attention, size: int, context: int) -> nn.MultiheadAttention:
     """The attention of torch.nn with the same weights."""
     other = nn.MultiheadAttention(size, own.heads, kdim=context, vdim=context, batch_first=True)

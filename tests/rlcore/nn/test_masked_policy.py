@@ -16,6 +16,12 @@ from rlcore.spec import ActionSpec, ArraySpec, Binding, EnvSpec
 ROWS = 6
 
 
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    """Random inputs are the same in every run."""
+    torch.manual_seed(0)
+
+
 def make_spec(nvec: tuple[int, ...], masks: dict[str, tuple[int, Binding | None]]) -> EnvSpec:
     obs = {key: ArraySpec((size,), "bool", kind="mask", binds=binds) for key, (size, binds) in masks.items()}
     return EnvSpec("Some-v0", obs, ActionSpec("MultiDiscrete", (len(nvec),), "int64", nvec, (0,) * len(nvec)))
