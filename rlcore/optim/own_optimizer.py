@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from rlcore import plugins
 from rlcore.errors import UserError
+from rlcore.functional.own_code import explaining
 from rlcore.optim.optimizer_keys import OptimizerConfig
-from rlcore.user_code import spell_error, user_code
 
 KEY = "optimizer.name"
 STEP = "step"  # name of the number of the step in the state of torch's optimizers
@@ -44,19 +44,10 @@ class OwnRule:
 
     def slots(self, config: OptimizerConfig) -> Sequence[str]:
         """Return the names of the tensors in the optimizer's state, after checking that the class can be used."""
-        try:
-            with user_code():
-                names, together = self._try(config, slice(None))
-                parts = [self._try(config, part)[1] for part in (slice(0, 2), slice(2, None))]
-        except UserError:
-            raise
-        except Exception as error:
-            if torch.get_default_device().type == "meta":  # code that reads values fails only while memory is counted
-                raise
-            raise UserError(
-                f"{self.place}: a step failed with settings={config.settings} ({spell_error(error)}); correct the "
-                "class or optimizer.settings"
-            ) from error
+        failed, fix = f"a step failed with settings={config.settings}", "correct the class or optimizer.settings"
+        with explaining(self.place, failed, fix):
+            names, together = self._try(config, slice(None))
+            parts = [self._try(config, part)[1] for part in (slice(0, 2), slice(2, None))]
         if not torch.allclose(together, torch.cat(parts)):
             raise UserError(
                 f"{self.place}: it does not update each element of the parameters independently, but they are one "

@@ -18,7 +18,6 @@ that key is not set. Actions are in the agent's format (`rlcore.spec.ActionSpec`
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -28,11 +27,11 @@ from rlcore import plugins
 from rlcore.errors import UserError
 from rlcore.functional.distributions import Policy
 from rlcore.functional.noise import Noise
+from rlcore.functional.own_code import explaining
 from rlcore.nn.mlp import linear
 from rlcore.nn.network_keys import ActorConfig
 from rlcore.nn.policy_head import ActionForm
 from rlcore.spec import ActionSpec
-from rlcore.user_code import spell_error, user_code
 
 KEY = "distribution.type"
 NOISE = ("normal", "uniform", "exponential")  # kinds of noise, methods of `Noise`
@@ -105,21 +104,13 @@ class OwnHead(nn.Module):
         """Raise UserError if the distribution fails for features [N, F], or returns a wrong shape or dtype."""
         count, size = len(features), self.action.size
         dtype = torch.float32 if self.action.continuous else torch.int64
-        name = "the constructor"
-        try:
-            with user_code(), torch.no_grad():
-                policy: Any = self.policy(self(features))
-                found: Mapping[str, Any] = {}
-                noise = torch.full((count, self.noise_size), 0.5)
-                for name in ("sample", "mode", "logprob", "entropy"):
-                    given = {"sample": (noise,), "logprob": (found.get("mode"),)}.get(name, ())
-                    found = {**found, name: getattr(policy, name)(*given)}
-        except UserError:
-            raise
-        except Exception as error:
-            if torch.get_default_device().type == "meta":  # code that reads values fails only while memory is counted
-                raise
-            raise UserError(f"{self.place}: {name} failed ({spell_error(error)}); correct the class") from error
+        fix, found, noise = "correct the class", dict[str, Any](), torch.full((count, self.noise_size), 0.5)
+        with explaining(self.place, "the constructor failed", fix), torch.no_grad():
+            policy: Any = self.policy(self(features))
+        for name in ("sample", "mode", "logprob", "entropy"):
+            given = {"sample": (noise,), "logprob": (found.get("mode"),)}.get(name, ())
+            with explaining(self.place, f"{name} failed", fix), torch.no_grad():
+                found[name] = getattr(policy, name)(*given)
         for name, value in found.items():
             shape, of = ((count, size), dtype) if name in ("sample", "mode") else ((count,), torch.float32)
             if not isinstance(value, Tensor) or tuple(value.shape) != shape or value.dtype != of:

@@ -17,8 +17,8 @@ over time, and resets the carry (name -> [N, ...]) at the start of an episode.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -30,11 +30,11 @@ from rlcore import plugins
 from rlcore.compiled.scan import scan
 from rlcore.config.values import INSTANCE
 from rlcore.errors import UserError
+from rlcore.functional.own_code import explaining
 from rlcore.functional.tree import map_leaves
 from rlcore.nn.encoder import Normalizer
 from rlcore.spec import ACTION, ActionSpec, ArraySpec, EnvSpec, Window, valid_key
 from rlcore.types import Ranks
-from rlcore.user_code import spell_error, user_code
 
 KEY = "algo.model"
 CarryState = dict[str, Tensor]  # name -> [N, ...]
@@ -250,20 +250,9 @@ class OwnModel(nn.Module):
         finally:
             self.net.train(training)
 
-    @contextmanager
-    def _explain(self, what: str) -> Iterator[None]:
+    def _explain(self, what: str) -> AbstractContextManager[None]:
         """Return a context manager that converts errors of the network's code to a `UserError`."""
-        try:
-            with user_code():
-                yield
-        except UserError:
-            raise
-        except Exception as error:
-            if torch.get_default_device().type == "meta":  # code that reads values fails only while memory is counted
-                raise
-            raise UserError(
-                f"{self.place}: {what} ({spell_error(error)}); correct the class or its arguments"
-            ) from error
+        return explaining(self.place, what, "correct the class or its arguments")
 
 
 def _example(part: ArraySpec, window: Window | None) -> Tensor:
