@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
-
 import pytest
 
 from flows.config.compose import compose
-from rlcore import plugins
 from rlcore.conformance import interrupted_equals_uninterrupted
 from rlcore.train.trainer import Trainer
 from tests import processes
@@ -17,16 +13,7 @@ from tests.soaking import heavy
 EXAMPLE = processes.ROOT / "examples/algotrading"
 
 
-@pytest.fixture(autouse=True)
-def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The user's working directory."""
-    monkeypatch.chdir(EXAMPLE)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    monkeypatch.setenv("SHEPHERD_SEARCH_PATH", "conf")
-    monkeypatch.setenv(plugins.VARIABLE, "")
-    yield
-    sys.modules.pop("algotrading", None)
+pytestmark = pytest.mark.usefixtures("folder")
 
 
 def trading(preset: str, *overrides: str) -> Trainer:

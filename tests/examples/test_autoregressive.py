@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
 from flows.config.compose import compose
-from rlcore import conformance, plugins
+from rlcore import conformance
 from rlcore.config.groups import RunConfig
 from rlcore.train.trainer import Trainer
 from tests import processes
@@ -26,15 +25,7 @@ OVERRIDES = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The user's working directory."""
-    monkeypatch.chdir(EXAMPLE)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    monkeypatch.setenv(plugins.VARIABLE, "")
-    yield
-    sys.modules.pop("autoregressive", None)
+pytestmark = pytest.mark.usefixtures("folder")
 
 
 def test_autoregressive_example_is_short() -> None:

@@ -4,29 +4,18 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Iterator
 
 import pytest
 from gymnasium.utils.env_checker import check_env
 
 from flows.config.compose import compose
-from rlcore import plugins
 from rlcore.train.trainer import Trainer
 from tests import processes
 
 EXAMPLE = processes.ROOT / "examples/corridor"
 
 
-@pytest.fixture(autouse=True)
-def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The user's working directory."""
-    monkeypatch.chdir(EXAMPLE)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    monkeypatch.setenv("SHEPHERD_SEARCH_PATH", "conf")
-    monkeypatch.setenv(plugins.VARIABLE, "")
-    yield
-    sys.modules.pop("corridor", None)
+pytestmark = pytest.mark.usefixtures("folder")
 
 
 def test_corridor_passes_gymnasium_check() -> None:
