@@ -229,9 +229,13 @@ class Trainer:
         steps, last = self.collect_rollout()
         return rollout_statistics(steps, last, self.envs.pop_episodes(), self.collector.seconds)
 
-    def _restart_envs(self, env_config: Mapping[str, Any]) -> None:
+    def _refuse_unused_rollout(self) -> None:
+        """Raise a RunError if `update` was not called for the previous rollout."""
         if self._waiting:
             raise RunError("call update() before collect(): the previous rollout has not been used")
+
+    def _restart_envs(self, env_config: Mapping[str, Any]) -> None:
+        self._refuse_unused_rollout()
         restart: Any = getattr(self.envs, "restart", None)  # only batched environments have it
         if restart is None:
             raise UserError(
@@ -245,8 +249,7 @@ class Trainer:
         Returns:
             The rollout [T, B] and the time step after it; the next call overwrites their memory.
         """
-        if self._waiting:
-            raise RunError("call update() before collect(): the previous rollout has not been used")
+        self._refuse_unused_rollout()
         switches, before = read_switches(), self.policy_steps
         random = before < self.plan.random_steps
         actions = self.env_steps if self.ranks.size > 1 else 0
