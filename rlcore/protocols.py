@@ -2,34 +2,47 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from rlcore.errors import UserError
 from rlcore.spec import EnvSpec
 from rlcore.types import Batch, Carry, Episode, Metrics, State, TimeStep, Trajectory
 
 if TYPE_CHECKING:  # environment workers import this file, and importing torch there costs time and memory
     import numpy as np
+    import torch
     from torch import Tensor
 
+    from rlcore.compiler import Compiler
     from rlcore.functional.noise import Noise
 
 
-class VectorEnv(Protocol):
-    """Interface of a vectorized environment: B environments that are stepped together.
+class VectorEnv(ABC):
+    """Base class of vectorized environments: B environments that are stepped together.
 
     When the episode of an environment has ended, the next step resets this environment (next-step autoreset).
-    Environments that compute on a device have an attribute `device`. They return tensors on that device and take
-    actions on it.
+
+    A subclass must define all methods up to `close`. The others have a default: only environments that compute with
+    tensors need them, such as `rlcore.envs.batched.vector.BatchedVectorEnv`.
+
+    Attributes:
+        num_envs: B.
+        spec: spec of one environment.
+        restarts: number of failures after which an environment was restarted.
     """
 
     num_envs: int
     spec: EnvSpec
+    restarts: int = 0
 
+    @abstractmethod
     def reset(self) -> TimeStep:
         """Start a new episode in every environment."""
-        ...
 
+    @abstractmethod
     def step(self, action: Any) -> TimeStep:
         """Step all environments with actions [B, ...] in the environment's format; return the next time step.
 
@@ -37,12 +50,12 @@ class VectorEnv(Protocol):
         a NumPy array if `reset` returned NumPy arrays. Otherwise they are a tensor on the device of the tensors that
         `reset` returned.
         """
-        ...
 
+    @abstractmethod
     def pop_episodes(self) -> Sequence[Episode]:
         """Return the episodes that ended since the last call, ordered by time, then by environment index."""
-        ...
 
+    @abstractmethod
     def boundary(self) -> TimeStep | None:
         """Truncate the current episodes of environments whose state cannot be saved, so that a checkpoint is exact.
 
@@ -50,19 +63,48 @@ class VectorEnv(Protocol):
         not interrupted continue with new episodes. Returns the current time step, with `truncated` set for these
         environments, or None if `reset` was not called yet.
         """
-        ...
 
+    @abstractmethod
     def state_dict(self) -> State:
         """Return the complete state. After it is restored by `load_state_dict`, all later steps are bit-identical."""
-        ...
 
+    @abstractmethod
     def load_state_dict(self, state: State) -> None:
         """Restore the state returned by `state_dict`."""
-        ...
 
+    @abstractmethod
     def close(self) -> None:
         """Close the environments and stop their processes."""
-        ...
+
+    @property
+    def device(self) -> torch.device | None:
+        """Device of the tensors that the environments return and of the actions; None: they return NumPy arrays."""
+        return None
+
+    def start_rollout(self, policy_steps: int) -> TimeStep | None:
+        """Prepare a rollout that starts after `policy_steps` policy steps.
+
+        Return the first time step of new episodes, or None if the current episodes continue, which is the default.
+        """
+        return None
+
+    def restart(self, values: Mapping[str, Any], policy_steps: int) -> TimeStep:
+        """Start a new episode in every environment, with other parameters (`Trainer.collect(env_config=...)`).
+
+        Args:
+            values: parameters as in `env.config`; those that are not set keep their values.
+            policy_steps: number of policy steps taken so far, at which schedules are evaluated.
+
+        Returns:
+            The first time step of the new episodes.
+
+        Raises:
+            UserError: The environments have no parameters (the default), a value is invalid, or no reset is due.
+        """
+        raise UserError(f"env_config={dict(values)}: {self.spec.id} is not a batched environment; use env.wrapper")
+
+    def compile(self, compiler: Compiler) -> None:  # noqa: B027 - optional
+        """Compile the step, after the environments were reset; by default, nothing is compiled."""
 
 
 class Agent(Protocol):
@@ -190,7 +232,16 @@ class Buffer:
     """Base class of buffers, which store collected data for the learner.
 
     `Rollout` yields each rollout once. `Replay` yields a fixed number of batches per policy step.
+
+    Attributes:
+        ratio: number of batches per policy step of this rank; 0 if the buffer does not sample.
+        row_bytes: bytes of one stored row; 0: the same as in the environment.
+        chunk_rows: number of rows per environment in one chunk, the unit in which checkpoints store the rows.
     """
+
+    ratio: Fraction = Fraction(0)
+    row_bytes: int = 0
+    chunk_rows: int = 0
 
     @property
     def capacity(self) -> int:
@@ -201,6 +252,16 @@ class Buffer:
     def batch_rows(self) -> int:
         """Number of rows (time steps) of one sampled batch; 0 if the buffer does not sample."""
         return 0
+
+    @property
+    def learned_rows(self) -> int:
+        """Number of rows of a batch from which the learner learns; 0 if the buffer does not sample."""
+        return 0
+
+    @property
+    def in_files(self) -> bool:
+        """True if the rows are stored in memory-mapped files."""
+        return False
 
     def count_batches(self, policy_steps: int) -> int | None:
         """Return how many batches the buffer yields in the first `policy_steps` steps of a run; None if unknown."""

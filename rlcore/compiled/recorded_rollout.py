@@ -9,7 +9,7 @@ each replay, in the order of the uncompiled rollout.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +25,7 @@ from rlcore.types import Carry, TimeStep
 Act = Callable[[Carry, dict[str, Tensor], Tensor, Any], tuple[Carry, Tensor, Tensor, dict[str, Tensor]]]
 
 
+@runtime_checkable
 class RecordableEnvs(TensorEnvs, Protocol):
     """Batched environments whose steps can be part of a CUDA graph.
 
@@ -36,6 +37,10 @@ class RecordableEnvs(TensorEnvs, Protocol):
 
     def episode(self) -> tuple[Tensor, Tensor, Tensor]:
         """Return ended, return and length of the current episode of each environment, all [B]."""
+        ...
+
+    def finish_rollout(self, tensors: Any, last: TimeStep, episodes: tuple[Tensor, Tensor, Tensor]) -> None:
+        """Set the state after a recorded rollout, whose `Rows` have these tensors, last time step and episodes."""
         ...
 
 

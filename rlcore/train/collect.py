@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from rlcore.compiled.acting import CompiledActing, compile_acting
-from rlcore.compiled.recorded_rollout import RecordedRollout
+from rlcore.compiled.recorded_rollout import RecordableEnvs, RecordedRollout
 from rlcore.compiler import Compiler
 from rlcore.config.algorithm import AlgorithmConfig
 from rlcore.data.history import HistoryWrapper, past_of, with_history
@@ -75,7 +75,7 @@ class Collector:
         self._staging: StagingBuffer | None = None
         self._in_place = envs if isinstance(envs, EpisodicVectorEnv) else None
         self._compiler = compiler if compiler is not None and not compiler.records else None
-        self._records = compiler is not None and compiler.records and hasattr(envs, "finish_rollout")
+        self._records = compiler is not None and compiler.records and isinstance(envs, RecordableEnvs)
         self._recorded: RecordedRollout | None = None
         self._acting: CompiledActing | None = None
         self.compiled: bool | None = None  # True if acting is compiled; None without a compiler or before `collect`
@@ -170,19 +170,17 @@ class Collector:
 
     def _first_time_step(self) -> TimeStep:
         """Return the time step at which a rollout starts: the last one, or that of new episodes."""
-        start = getattr(self.envs, "start_rollout", None)  # only batched environments have it
-        new = start(self.policy_steps) if start is not None else None
-        return new or self.arrival or self.envs.reset()
+        return self.envs.start_rollout(self.policy_steps) or self.arrival or self.envs.reset()
 
     def _compile(self, staging: StagingBuffer) -> None:
         """Compile the choice of actions and the step of batched environments at the first call.
 
         This happens also if the first actions are random, so that errors of the compilation occur early.
         """
-        compile_step = getattr(self.envs, "compile", None)  # only batched environments have it
-        if self._compiler is not None and compile_step is not None:
-            compile_step(self._compiler)
-        if self._compiler is not None and self._acting is None and self.compiled is not False:
+        if self._compiler is None:
+            return
+        self.envs.compile(self._compiler)
+        if self._acting is None and self.compiled is not False:
             (obs, _), required = staging.show(0), bool(self.compiled)  # a resumed run must act as before
             self._acting = compile_acting(self.agent, self.carry, obs, self._compiler, self.autocast, required)
             self.compiled = self._acting is not None
@@ -255,7 +253,7 @@ class Collector:
     def load_state_dict(self, state: State) -> None:
         """Restore the state that `state_dict` returned."""
         self.envs.load_state_dict(state["envs"])
-        device = getattr(self.envs, "device", None)  # only environments that return tensors have one
+        device = self.envs.device
         rows = state["arrival"] and {k: v if device is None else v.to(device) for k, v in state["arrival"].items()}
         self.arrival = None if rows is None else from_columns(rows)
         self.carry = fit(self._form, state["carry"])

@@ -17,8 +17,10 @@ from torch.overrides import TorchFunctionMode
 
 from rlcore.algorithms import ALGORITHMS
 from rlcore.config.groups import RunConfig
+from rlcore.data.replay import Replay
 from rlcore.errors import UserError
 from rlcore.functional.noise import Noise
+from rlcore.protocols import Buffer
 from rlcore.spec import EnvSpec
 from rlcore.train.memory_estimate import BEYOND, TensorSizes
 from rlcore.types import Context, SingleProcess
@@ -105,7 +107,7 @@ def check_groups(config: RunConfig, spec: EnvSpec) -> None:
         log.debug("the groups of %s cannot be checked", config.algo.name, exc_info=True)
 
 
-def _build_empty(config: RunConfig, spec: EnvSpec) -> tuple[Any, Any]:
+def _build_empty(config: RunConfig, spec: EnvSpec) -> tuple[Any, Buffer]:
     """Build a config's learner and buffer with meta tensors; return the learner's state and the buffer."""
     precision = SimpleNamespace(precision="32-true", convert_module=lambda module: module)
     fabric: Any = SimpleNamespace(
@@ -146,12 +148,12 @@ def count(config: RunConfig, spec: EnvSpec) -> TensorSizes | None:
         buffer.capacity,
         buffer.batch_rows,
         updates=buffer.count_batches(config.algo.budget(config.width)),
-        learned_rows=getattr(buffer, "learned_rows", 0),
-        replay_ratio=float(getattr(buffer, "ratio", 0)) * config.fabric.ranks,
-        chunk_rows=getattr(buffer, "chunk_rows", 0),
-        row=getattr(buffer, "row_bytes", 0),
-        on_device=getattr(buffer, "device", None) == LEARNERS,
-        in_files=getattr(buffer, "in_files", False),
+        learned_rows=buffer.learned_rows,
+        replay_ratio=float(buffer.ratio) * config.fabric.ranks,
+        chunk_rows=buffer.chunk_rows,
+        row=buffer.row_bytes,
+        on_device=isinstance(buffer, Replay) and buffer.device == LEARNERS,
+        in_files=buffer.in_files,
     )
 
 

@@ -236,12 +236,7 @@ class Trainer:
 
     def _restart_envs(self, env_config: Mapping[str, Any]) -> None:
         self._refuse_unused_rollout()
-        restart: Any = getattr(self.envs, "restart", None)  # only batched environments have it
-        if restart is None:
-            raise UserError(
-                f"env_config={dict(env_config)}: {self.envs.spec.id} is not a batched environment; use env.wrapper"
-            )
-        self.collector.arrival = restart(env_config, self.policy_steps)
+        self.collector.arrival = self.envs.restart(env_config, self.policy_steps)
 
     def collect_rollout(self) -> tuple[Trajectory, Trajectory]:
         """Collect one rollout like `collect`, without statistics, which wait for a GPU.
@@ -302,7 +297,7 @@ class Trainer:
 
     def metrics(self) -> Metrics:
         """Return the metrics of buffer, schedule and environments; call it after the updates of an iteration."""
-        restarts: int = getattr(self.envs, "restarts", 0)  # a user's own vector has no such attribute
+        restarts = self.envs.restarts
         failed = {"Game/env_restarts": float(restarts)} if restarts else {}
         return check_metrics({**self.buffer.metrics(), **self.plan.metrics(self._due), **failed})
 
@@ -406,7 +401,8 @@ class Trainer:
         rows = datasets.read_rows(str(dataset), self.envs.spec, self.config.env) if named else dataset
         steps, last = as_collected(rows, self.behavior_policy, self.context)
         self.buffer.extend(steps, last)
-        count, size = len(steps.reward), getattr(self.buffer, "size", len(steps.reward))
+        count = len(steps.reward)
+        size = self.buffer.size if isinstance(self.buffer, Replay) else count
         what = f"{dataset if named else 'a dataset'}: {count * self.context.num_envs:,} rows"
         kept = f", of which only the newest {size * self.context.num_envs:,} fit" if size < count else ""
         log.info("the replay buffer starts with %s%s", what, kept)

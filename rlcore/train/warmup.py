@@ -50,9 +50,7 @@ def warm_up(
     apart = replace(context, ranks=NullRanks(context.ranks.rank, context.ranks.size), compiler=compiler)
     with machine_code.side_by_side(), torch.enable_grad():  # the caller, acting, has disabled gradients
         try:
-            compile_step = getattr(envs, "compile", None)  # only batched environments have it
-            random = RandomEnvs(envs.spec, envs.num_envs, getattr(envs, "device", None), compile_step)
-            trainer = make(apart, random)
+            trainer = make(apart, RandomEnvs(envs.spec, envs.num_envs, envs.device, envs.compile))
             end = time.monotonic() + LIMIT
 
             def stop_early(*_: int) -> None:
@@ -105,7 +103,7 @@ class NullRanks:
         return [value] * self.size
 
 
-class RandomEnvs:
+class RandomEnvs(VectorEnv):
     """Environments with random normal observations and rewards, and episodes of EPISODE steps.
 
     Args:
@@ -122,9 +120,18 @@ class RandomEnvs:
         device: torch.device | None,
         compile_step: Callable[[Compiler], None] | None = None,
     ) -> None:
-        self.spec, self.num_envs, self.device = spec, num_envs, device
-        self.compile = compile_step
+        self.spec, self.num_envs, self._device, self._compile = spec, num_envs, device, compile_step
         self._rng, self._step = np.random.default_rng(0), 0
+
+    @property
+    def device(self) -> torch.device | None:
+        """Device of the returned tensors; None: NumPy arrays."""
+        return self._device
+
+    def compile(self, compiler: Compiler) -> None:
+        """Compile the step of the training's environments."""
+        if self._compile is not None:
+            self._compile(compiler)
 
     def reset(self) -> TimeStep:
         """Return the first time step of an episode."""

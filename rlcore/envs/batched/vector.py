@@ -19,14 +19,15 @@ from rlcore.envs.seeds import EpisodeSeeds
 from rlcore.envs.wrappers import get_leaf
 from rlcore.errors import RunError, UserError
 from rlcore.functional.tree import map_leaves
+from rlcore.protocols import VectorEnv
 from rlcore.spec import EnvSpec
 from rlcore.types import Episodes, State, TimeStep
 
 FORMAT = 2  # of state_dict
 
 
-class BatchedVectorEnv:
-    """Vectorized environment (`rlcore.protocols.VectorEnv`) that computes on the device of a batched environment.
+class BatchedVectorEnv(VectorEnv):
+    """Vectorized environment that computes on the device of a batched environment.
 
     A copy whose episode has ended starts a new one in the next step: all copies are reset, and `torch.where` takes the
     result for the ended ones.
@@ -51,7 +52,7 @@ class BatchedVectorEnv:
         parameters: Parameters | None = None,
         endless: bool = False,
     ) -> None:
-        self.env, self.spec, self.num_envs, self.device = env, spec, env.num_envs, env.device
+        self.env, self.spec, self.num_envs = env, spec, env.num_envs
         self._limit, self._paths, self._seeds = max_episode_steps, paths, seeds
         word = int(streams.sequence(seeds.seed, seeds.purpose, *seeds.indices).generate_state(1, "uint64")[0])
         self._base = torch.full((self.num_envs,), word - (1 << 64) if word >> 63 else word, device=self.device)
@@ -72,6 +73,11 @@ class BatchedVectorEnv:
         self._compiled: CompiledEnvStep | None = None
         self.replaced = 0  # how often constants of `advance` were replaced
         self.compiled: bool | None = None  # True if the step is compiled; None if `compile` was not called yet
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the batched environment."""
+        return self.env.device
 
     def _zeros(self, dtype: torch.dtype) -> Tensor:
         return torch.zeros(self.num_envs, dtype=dtype, device=self.device)

@@ -162,14 +162,9 @@ def check_batched_options(run: RunConfig) -> None:
 
 
 def refuse_foreign_vector(envs: Any) -> None:
-    """Raise UserError if `envs` does not implement the protocol `rlcore.protocols.VectorEnv`.
-
-    For example, Gymnasium's vectorized environments do not implement it.
-    """
-    names = [*VectorEnv.__annotations__, *(name for name in vars(VectorEnv) if not name.startswith("_"))]
-    if missing := [name for name in names if not hasattr(envs, name)]:
+    """Raise UserError if `envs` is not a `VectorEnv`, for example because it is an environment of Gymnasium."""
+    if not isinstance(envs, VectorEnv):
         raise UserError(
-            f"envs is a {type(envs).__name__} without {', '.join(missing)}, which rlcore.protocols.VectorEnv requires; "
-            "to use an environment of Gymnasium, select it in the config (env.id, env.num_envs) and omit the argument "
-            "envs"
+            f"envs is a {type(envs).__name__}, which is not a subclass of rlcore.protocols.VectorEnv; to use an "
+            "environment of Gymnasium, select it in the config (env.id, env.num_envs) and omit the argument envs"
         )

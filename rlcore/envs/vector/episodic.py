@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
@@ -14,6 +14,7 @@ from rlcore import streams
 from rlcore.envs.exact.stacked import stack, unstack
 from rlcore.envs.spaces import LARGEST, Bounds
 from rlcore.errors import EnvironmentFault, RunError
+from rlcore.protocols import VectorEnv
 from rlcore.spec import EnvSpec
 from rlcore.types import Episodes, State, TimeStep
 
@@ -32,7 +33,7 @@ EpisodeSeed = Callable[[int, int], int | None]
 """(env index, episode index) -> seed of the episode; None = continue with the environment's own generator."""
 
 
-class EpisodicVectorEnv(ABC):
+class EpisodicVectorEnv(VectorEnv):
     """Base class of vectorized environments, which step B environments together.
 
     If an episode of an environment has ended, the next call of `step` resets this environment (autoreset). Subclasses
@@ -80,7 +81,6 @@ class EpisodicVectorEnv(ABC):
         self._pending: list[int] = []  # environments that are reset on the next step
         self._rebuild: set[int] = set()
         self._cut: set[int] = set()  # environments that failed in the last step and are restarted
-        self.restarts = 0  # number of failures after which an environment was restarted
         self._finished = Episodes()
         self._last: TimeStep | None = None
 

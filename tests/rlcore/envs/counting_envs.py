@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 
+from rlcore.protocols import VectorEnv
 from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
 from rlcore.types import Episode, State, TimeStep
 
 
-class CountingEnvs:
+class CountingEnvs(VectorEnv):
     """Environment k observes [k, episode, age], with its age as reward, and ends after `lengths[k]` actions.
 
     Episodes of even k terminate, the others are truncated.

@@ -151,7 +151,7 @@ def test_load_refuses_other_training_and_changes_nothing(tmp_path: Path) -> None
 def test_trainer_refuses_foreign_vector_environment() -> None:
     config = training().config
     for envs in (gymnasium.make_vec("CartPole-v1", 2), gymnasium.make("CartPole-v1")):
-        with pytest.raises(UserError, match=r"^envs is a .* without .*pop_episodes.*; .*\(env\.id"):
+        with pytest.raises(UserError, match=r"^envs is a .* not a subclass of .*VectorEnv; .*\(env\.id"):
             Trainer(config, CARD, envs=envs)
         envs.close()
 
