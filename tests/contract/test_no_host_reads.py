@@ -15,6 +15,7 @@ from torch import Tensor
 
 from rlcore.algorithms import ALGORITHMS
 from rlcore.config.groups import EnvConfig
+from rlcore.envs.batched.classic_control import Pendulum
 from rlcore.envs.batched.vector import BatchedVectorEnv
 from rlcore.envs.vector.choose import make_vector_env
 from rlcore.functional.noise import Noise
@@ -75,9 +76,17 @@ def test_update_reads_no_value(algo: str, monkeypatch: pytest.MonkeyPatch) -> No
     assert taken and metrics["Loss/policy_loss"].device.type == "meta"
 
 
-def test_reads_are_refused() -> None:
-    """The device of these tests refuses what a rollout and an update must not do."""
-    value = torch.zeros(3, device="meta")
-    for read in (lambda: bool(value.any()), lambda: value.sum().item(), value.nonzero, value.cpu, value.tolist):
-        with pytest.raises((RuntimeError, NotImplementedError)):
-            read()
+def test_read_in_step_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tests above fail for an environment that scales its actions by a number that it reads from the device."""
+    _, collector = learner_and_collector("ppo", "batched/Pendulum-v1")
+    step = Pendulum.step
+    monkeypatch.setattr(Pendulum, "step", lambda self, action: step(self, action * float(action.abs().max())))
+    with pytest.raises(RuntimeError):
+        collector.collect(ROWS)
+
+
+def test_episodes_are_read_only_on_request() -> None:
+    _, collector = learner_and_collector("ppo", "batched/Pendulum-v1")
+    collector.collect(ROWS)
+    with pytest.raises(RuntimeError):
+        collector.envs.pop_episodes()
