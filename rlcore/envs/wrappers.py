@@ -157,7 +157,7 @@ class FlatDictObservation(gymnasium.ObservationWrapper):
         """Return the leaves of an observation as a new flat dict."""
         if self.bare:
             return {self.key: observation}
-        return {key: get_leaf(observation, path) for key, path in self.paths.items()}
+        return flatten(observation, self.paths)
 
 
 Leaf = tuple[str, tuple[Any, ...], spaces.Space[Any]]  # flat key, path inside the observation, its space
@@ -176,6 +176,14 @@ def flat_leaves(space: spaces.Space[Any], key: str = "", path: tuple[Any, ...] =
     else:
         return [(key or "state", path, space)]
     return [leaf for name, step, inner in parts for leaf in flat_leaves(inner, name, (*path, step))]
+
+
+def flatten(obs: Any, paths: Mapping[str, tuple[Any, ...]]) -> dict[str, Any]:
+    """Return the leaves of a nested observation, or of a batch of observations, as a flat dict: key -> leaf.
+
+    `paths` is key -> path of the leaf, as in `FlatDictObservation.paths`.
+    """
+    return {key: get_leaf(obs, path) for key, path in paths.items()}
 
 
 def get_leaf(obs: Any, path: tuple[Any, ...]) -> Any:

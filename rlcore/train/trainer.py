@@ -208,7 +208,8 @@ class Trainer:
 
         Args:
             env_config: parameters of a batched environment, as in `env.config`. All environments start new episodes
-                with them. They also hold for later rollouts.
+                with them. They also hold for later rollouts. The episodes that are running have not ended, so they are
+                in no statistic of episodes; `Game/resets` counts the resets.
             greedy: True to return only statistics of greedy episodes, one for each environment, which are played in
                 environments of their own, as by `evaluate`. Nothing is added to the buffer, and training does not
                 change; `env_config` then holds only for these episodes.

@@ -12,12 +12,13 @@ from torch import Tensor
 from rlcore import streams
 from rlcore.compiled.stepping import CompiledEnvStep, compile_step
 from rlcore.compiler import Compiler
-from rlcore.envs.batched.env import BatchedEnv, Obs
+from rlcore.envs.batched.env import BatchedEnv
 from rlcore.envs.batched.parameters import Parameters, parse
 from rlcore.envs.batched.random import BatchedRandom, episode_key
+from rlcore.envs.episodes import EpisodeCounts, refuse_other_envs
 from rlcore.envs.seeds import EpisodeSeeds
-from rlcore.envs.wrappers import get_leaf
-from rlcore.errors import RunError, UserError
+from rlcore.envs.wrappers import flatten
+from rlcore.errors import UserError
 from rlcore.functional.tree import map_leaves
 from rlcore.protocols import VectorEnv
 from rlcore.spec import EnvSpec
@@ -64,10 +65,8 @@ class BatchedVectorEnv(VectorEnv):
         self._steps = 0  # since the last `reset`
         self._action_dtype = getattr(torch, spec.action.dtype)
         self._episode = self._zeros(torch.int64) - 1
-        self._length = self._zeros(torch.int64)
-        self._return = self._zeros(torch.float64)
         self._ended = self._zeros(torch.bool)
-        self._finished = Episodes()
+        self._episodes = EpisodeCounts(self._zeros(torch.int64), self._zeros(torch.float64), _clear)
         self._unread: list[tuple[Tensor, Tensor, Tensor]] = []  # ended, return and length of each step, until read
         self.last: TimeStep | None = None
         self._compiled: CompiledEnvStep | None = None
@@ -142,13 +141,13 @@ class BatchedVectorEnv(VectorEnv):
         env = self.env
         env.random = self._stream(self._episode)
         env.config = self._parameters.draw(env.random, self._scheduled)
-        return self._flat(env.reset(env.config))
+        return flatten(env.reset(env.config), self._paths)
 
     @torch.no_grad()
     def reset(self) -> TimeStep:
         """Start a new episode in every copy."""
-        self._episode, self._length, self._steps = self._episode + 1, self._zeros(torch.int64), 0
-        self._return, self._ended = self._zeros(torch.float64), self._zeros(torch.bool)
+        self._episode, self._steps, self._ended = self._episode + 1, 0, self._zeros(torch.bool)
+        self._episodes.begin(~self._ended)
         obs = self._start()
         self.last = TimeStep(obs, self._zeros(torch.float32), self._ended, self._ended, ~self._ended)
         return self.last
@@ -179,12 +178,12 @@ class BatchedVectorEnv(VectorEnv):
 
     def advance(self, action: Tensor, resets: bool = True) -> TimeStep:
         """Step all copies and, if `resets` is True, reset ended ones; all operations are on `tensors()`."""
-        env, opens = self.env, self._ended
+        env, opens, counts = self.env, self._ended, self._episodes
         raw, reward, *ends = env.step(action.to(self._action_dtype))
-        obs, reward = self._flat(raw), reward.to(torch.float32)
+        obs, reward = flatten(raw, self._paths), reward.to(torch.float32)
         terminated = torch.zeros_like(opens) if self._endless or not ends else ends[0]
-        self._length = self._length + 1
-        truncated = self._length >= self._limit if self._limit is not None else torch.zeros_like(terminated)
+        counts.step()
+        truncated = counts.length >= self._limit if self._limit is not None else torch.zeros_like(terminated)
         if resets:
             state, random, drawn = env.state, env.random, self._drawn()
             self._episode = self._episode + opens
@@ -196,33 +195,33 @@ class BatchedVectorEnv(VectorEnv):
             env.random.count = torch.where(opens, env.random.count, random.count)
             obs = {key: _where(opens, fresh[key], value) for key, value in obs.items()}
             reward, terminated, truncated = reward.masked_fill(opens, 0), terminated & ~opens, truncated & ~opens
-            self._length, self._return = self._length.masked_fill(opens, 0), self._return.masked_fill(opens, 0)
-        self._return = self._return + reward
+            counts.begin(opens)
+        counts.add(reward)
         self._ended = terminated | truncated
         return TimeStep(obs, reward, terminated, truncated, opens)
 
     def episode(self) -> tuple[Tensor, Tensor, Tensor]:
         """Return ended, return and length of the current episode of each copy, all [B]."""
-        return self._ended, self._return, self._length
+        return self._ended, self._episodes.ret, self._episodes.length
 
     def tensors(self) -> Any:
         """Return all tensors that `advance` reads, as a nested structure."""
-        env, names = self.env, ("_episode", "_length", "_return", "_ended", "_base", "_index")
-        own = {name: getattr(self, name) for name in names}
+        env = self.env
         return {
             "state": dict(env.state),
             "config": self._drawn(),
             "scheduled": self._scheduled,
             "random": (env.random.key, env.random.count),
-            "own": own,
+            "copies": (self._base, self._index, self._episode),
+            "episodes": self.episode(),
         }
 
     def take(self, tensors: Any) -> None:
         """Replace all tensors that `advance` reads, by a structure like that of `tensors()`."""
         self.env.state, self.env.random = tensors["state"], BatchedRandom(*tensors["random"])
         self.env.config, self._scheduled = self._config(tensors["config"]), tensors["scheduled"]
-        for name, value in tensors["own"].items():
-            setattr(self, name, value)
+        self._base, self._index, self._episode = tensors["copies"]
+        self._ended, self._episodes.ret, self._episodes.length = tensors["episodes"]
 
     def compile(self, compiler: Compiler) -> None:
         """Compile the step to machine code, unless this failed before. The environments must have been reset."""
@@ -240,10 +239,6 @@ class BatchedVectorEnv(VectorEnv):
         """Return the parameters of the current episodes."""
         return replace(self._parameters.constants, **drawn) if drawn else self._parameters.constants
 
-    def _flat(self, obs: Obs) -> dict[str, Tensor]:
-        """Return the leaves of an observation under the keys of the spec."""
-        return {key: get_leaf(obs, path) for key, path in self._paths.items()}
-
     # Episodes
 
     def pop_episodes(self) -> Episodes:
@@ -252,17 +247,17 @@ class BatchedVectorEnv(VectorEnv):
         This is the only method that reads tensors on the device, apart from `state_dict`.
         """
         self._read_finished()
-        return self._finished.pop()
+        return self._episodes.finished.pop()
 
     def _read_finished(self) -> None:
-        """Move the episodes that ended in the last steps from the device to `_finished`."""
+        """Move the episodes that ended in the last steps from the device to the host."""
         if not self._unread:
             return
         ended, returns, lengths = (torch.cat(parts) for parts in zip(*self._unread, strict=True))
         self._unread = []
         places = ended.nonzero().squeeze(1)
         columns = (places % self.num_envs, returns[places], lengths[places])
-        self._finished.extend(*(column.tolist() for column in columns))
+        self._episodes.finished.extend(*(column.tolist() for column in columns))
 
     def boundary(self) -> TimeStep | None:
         """Return the last time step: the state of every copy can be saved, so no episode is truncated."""
@@ -283,32 +278,25 @@ class BatchedVectorEnv(VectorEnv):
             "count": self.env.random.count,
             "episode": self._episode,
             "steps": self._steps,
-            "length": self._length,
-            "return": self._return,
             "last": asdict(self.last),
-            "finished": self._finished.state_dict(),
+            **self._episodes.state_dict(),
         }
 
     def load_state_dict(self, state: State) -> None:
         """Restore a state that `state_dict` returned; raise RunError if it is of another number of copies."""
-        for key, mine in {"format": FORMAT, "num_envs": self.num_envs}.items():
-            if state.get(key) != mine:
-                raise RunError(
-                    f"the environments were saved with {key}={state.get(key)}, but {key} is {mine} now; use the "
-                    "settings and the version of the saved run"
-                )
+        refuse_other_envs(state, {"format": FORMAT, "num_envs": self.num_envs})
         if state["compiled"] is not None:  # compiled and uncompiled steps differ in the last bits
             self.compiled, self._compiled = state["compiled"], self._compiled if state["compiled"] else None
         if state["changed"] != self._changed:
             self._set(state["changed"])
         if not state["started"]:
             return
-        self._finished, self._unread = Episodes.from_state(state["finished"]), []
-        self._steps = state["steps"]
+        finished, self._unread, self._steps = state["finished"], [], state["steps"]
         apart = ("format", "num_envs", "started", "compiled", "changed", "finished", "steps")
         tensors = {name: part for name, part in state.items() if name not in apart}
         state = map_leaves(lambda part: part.to(self.device), tensors)
-        self._episode, self._length, self._return = state["episode"], state["length"], state["return"]
+        self._episode = state["episode"]
+        self._episodes.load_state_dict(state | {"finished": finished})
         self.last = last = TimeStep(**state["last"])
         self._ended = last.terminated | last.truncated
         self.env.random = self._stream(self._episode)
@@ -317,6 +305,11 @@ class BatchedVectorEnv(VectorEnv):
 
     def close(self) -> None:
         """Do nothing: there are no processes."""
+
+
+def _clear(values: Tensor, mask: Tensor) -> Tensor:
+    """Return `values` with 0 if the mask is True."""
+    return values.masked_fill(mask, 0)
 
 
 def _where(mask: Tensor, yes: Tensor, no: Tensor) -> Tensor:

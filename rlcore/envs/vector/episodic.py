@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from rlcore import streams
+from rlcore.envs.episodes import EpisodeCounts, refuse_other_envs
 from rlcore.envs.exact.stacked import stack, unstack
 from rlcore.envs.spaces import LARGEST, Bounds
 from rlcore.errors import EnvironmentFault, RunError
@@ -75,13 +76,11 @@ class EpisodicVectorEnv(VectorEnv):
         self._takes_numbers = not spec.action.shape
         self._episode_index = np.full(num_envs, -1, np.int64)
         self._reward = np.zeros(num_envs)  # rewards of the last step, float64
-        self._return = np.zeros(num_envs)
-        self._length = np.zeros(num_envs, np.int64)
+        self._episodes = EpisodeCounts(np.zeros(num_envs, np.int64), np.zeros(num_envs), _clear)
         self._actions: list[list[np.ndarray]] = [[] for _ in range(num_envs)]
         self._pending: list[int] = []  # environments that are reset on the next step
         self._rebuild: set[int] = set()
         self._cut: set[int] = set()  # environments that failed in the last step and are restarted
-        self._finished = Episodes()
         self._last: TimeStep | None = None
 
     # Methods of subclasses
@@ -156,12 +155,12 @@ class EpisodicVectorEnv(VectorEnv):
     def _arrive(self, action: np.ndarray | None, opening: list[int], into: TimeStep | None) -> TimeStep:
         seeds = {index: self._open(index) for index in opening}
         time_step, reward = into or self._empty(), self._reward
-        self._length += 1
+        self._episodes.step()
         time_step.is_first[:] = False
         if opening:
-            self._length[opening] = 0
             reward[opening] = 0.0
             time_step.is_first[opening] = True
+            self._episodes.begin(time_step.is_first)
             time_step.terminated[opening] = time_step.truncated[opening] = False
         self._pending = self._advance(action, seeds, (time_step.obs, reward, time_step.terminated, time_step.truncated))
         if self._rebuild:
@@ -173,7 +172,7 @@ class EpisodicVectorEnv(VectorEnv):
             for index, taken in enumerate(action):
                 if index not in seeds:
                     self._actions[index].append(taken)
-        self._return += reward
+        self._episodes.add(reward)
         time_step.reward[:] = reward
         if self._pending:
             self._note_finished(self._pending)
@@ -215,7 +214,6 @@ class EpisodicVectorEnv(VectorEnv):
 
     def _open(self, index: int) -> int | None:
         self._episode_index[index] += 1
-        self._return[index] = 0.0
         self._actions[index] = []
         return self._episode_seed(index, int(self._episode_index[index]))
 
@@ -243,7 +241,7 @@ class EpisodicVectorEnv(VectorEnv):
                 place = tuple(int(i) for i in np.argwhere(~np.atleast_1d(fine[index]))[0])
                 value = np.atleast_1d(values[index])[place]
                 raise EnvironmentFault(
-                    f"environment {index}, step {self._length[index]} of its episode: {what} is {value}"
+                    f"environment {index}, step {self._episodes.length[index]} of its episode: {what} is {value}"
                     + (f" at {list(place)}" if np.ndim(values[index]) else "")
                     + (
                         f", but agents compute in float32, whose largest number is {LARGEST:.3g}"
@@ -265,7 +263,7 @@ class EpisodicVectorEnv(VectorEnv):
                 "environment %d, step %d of its episode: key %r is outside the bounds of its space; the values are "
                 "used unchanged (logged once)",
                 index,
-                self._length[index],
+                self._episodes.length[index],
                 key,
             )
         self.out_of_bounds[key] = self.out_of_bounds.get(key, 0) + int((~fine).sum())
@@ -274,11 +272,12 @@ class EpisodicVectorEnv(VectorEnv):
 
     def _note_finished(self, indices: list[int]) -> None:
         """Add the current episodes of these environments to the finished episodes."""
-        self._finished.extend(indices, self._return[indices].tolist(), self._length[indices].tolist())
+        counts = self._episodes
+        counts.finished.extend(indices, counts.ret[indices].tolist(), counts.length[indices].tolist())
 
     def pop_episodes(self) -> Episodes:
         """Return the episodes that ended since the last call of this method, ordered by time, then env index."""
-        return self._finished.pop()
+        return self._episodes.finished.pop()
 
     def boundary(self) -> TimeStep | None:
         """Truncate unfinished episodes before a scheduled checkpoint, if the environments have the tier "boundary".
@@ -296,7 +295,7 @@ class EpisodicVectorEnv(VectorEnv):
             return self._last
         last = self._last
         ended = np.logical_or(last.terminated, last.truncated)
-        self._note_finished(np.flatnonzero(~ended & (self._length > 0)).tolist())
+        self._note_finished(np.flatnonzero(~ended & (self._episodes.length > 0)).tolist())
         self._last = TimeStep(last.obs, last.reward, last.terminated, last.truncated | ~ended, last.is_first)
         self._pending = list(range(self.num_envs))
         self._rebuild = set(self._pending)
@@ -322,12 +321,10 @@ class EpisodicVectorEnv(VectorEnv):
             "tier": self.tier,
             "started": self._last is not None,
             "episode_index": self._episode_index.copy(),
-            "return": self._return.copy(),
-            "length": self._length.copy(),
             "pending": pending,
-            "finished": self._finished.state_dict(),
             "out_of_bounds": dict(self.out_of_bounds),
             "restarts": self.restarts,
+            **self._episodes.state_dict(),
         }
         if self._last is not None:
             state["last"] = asdict(self._last)
@@ -347,20 +344,12 @@ class EpisodicVectorEnv(VectorEnv):
         The state can be from this process or another one. Raise RunError if `tier` or `num_envs` or the environment
         differ from those of the saved state, or if a replayed episode differs from the saved one.
         """
-        mine = {"format": FORMAT, "tier": self.tier, "num_envs": self.num_envs}
-        theirs = {k: state.get(k) for k in ("format", "tier")} | {"num_envs": len(state["episode_index"])}
-        for key, value in mine.items():
-            if theirs[key] != value:
-                raise RunError(
-                    f"the environments were saved with {key}={theirs[key]}, but {key} is {value} now; "
-                    "use the settings and the version of the saved run"
-                )
+        now = {"format": FORMAT, "tier": self.tier, "num_envs": self.num_envs}
+        refuse_other_envs(state | {"num_envs": len(state["episode_index"])}, now)
         self._episode_index = np.array(state["episode_index"])
-        self._return = np.array(state["return"])
-        self._length = np.array(state["length"])
+        self._episodes.load_state_dict(state | {name: np.array(state[name]) for name in ("return", "length")})
         self._pending = [int(i) for i in np.flatnonzero(state["pending"])]
         self._rebuild = set(self._pending) if self.tier == "boundary" else set()
-        self._finished = Episodes.from_state(state["finished"])
         self.out_of_bounds = dict(state["out_of_bounds"])
         self.restarts = state["restarts"]
         self._actions = [[] for _ in range(self.num_envs)]
@@ -401,6 +390,11 @@ class EpisodicVectorEnv(VectorEnv):
                         "deterministic on this machine; compare the package versions in the environment card with the "
                         "installed ones"
                     )
+
+
+def _clear(values: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """Return `values` with 0 if the mask is True."""
+    return np.where(mask, 0, values)
 
 
 def _allowed(dtype: np.dtype, bounds: tuple[np.ndarray, np.ndarray] | None) -> tuple[Any, Any] | None:

@@ -92,7 +92,7 @@ class NativeVectorEnv(EpisodicVectorEnv):
             for key, values in named.items():
                 obs[key][:] = values
             if self._limit is not None:
-                np.greater_equal(self._length, self._limit, out=truncated)
+                np.greater_equal(self._episodes.length, self._limit, out=truncated)
         for index, seed in seeds.items():
             single = self._single[index]
             for key, value in single.reset(seed=seed)[0].items():
@@ -103,7 +103,7 @@ class NativeVectorEnv(EpisodicVectorEnv):
 
     def _capture(self) -> State:
         """Return the stacked states of the B environments, in the format of `SerialVectorEnv`."""
-        lengths = self._length.tolist()
+        lengths = self._episodes.length.tolist()
         find = getattr(self._lanes, "attributes", None)  # optional in vectorized code of a plugin
         values = find([one.unwrapped for one in self._single]) if find else None
         if values is None:

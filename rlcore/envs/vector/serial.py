@@ -76,7 +76,7 @@ class SerialVectorEnv(EpisodicVectorEnv):
                 if terminates or truncates:
                     ended.append(index)
         except StepTimeout:
-            where = f"environment {index}, step {self._length[index]} of its episode"
+            where = f"environment {index}, step {self._episodes.length[index]} of its episode"
             raise EnvironmentLost(f"{where}: {self._watchdog.sentence()}") from None
         finally:
             self._watchdog.calls += 1

@@ -170,7 +170,6 @@ class SubprocessVectorEnv(EpisodicVectorEnv):
         self.step_timeout, self._settings = step_timeout, settings
         self._restarts = [Restarts(settings.restart) for _ in range(num_envs)]  # restarts of lost processes
         self.workers: list[Worker] = []
-        self._steps = np.zeros(num_envs, np.int64)
         try:
             self.workers.extend(Worker(settings, index, fresh_instance) for index in range(num_envs))
             deadline = Deadline(max(START_LIMIT, step_timeout))
@@ -179,7 +178,6 @@ class SubprocessVectorEnv(EpisodicVectorEnv):
             self.close()
             raise
         super().__init__(num_envs, *built[0], episode_seed, tier, fresh_instance)
-        self._steps = self._length
 
     @property
     def pids(self) -> list[int]:
@@ -188,7 +186,7 @@ class SubprocessVectorEnv(EpisodicVectorEnv):
 
     def _answers(self, limit: float) -> list[bytes]:
         deadline = Deadline(limit)
-        return [worker.receive(deadline, int(self._steps[worker.index])) for worker in self.workers]
+        return [worker.receive(deadline, int(self._episodes.length[worker.index])) for worker in self.workers]
 
     def _ask(self, request: Request, payloads: list[Any], limit: float) -> list[bytes]:
         for worker, payload in zip(self.workers, payloads, strict=True):
@@ -237,7 +235,7 @@ class SubprocessVectorEnv(EpisodicVectorEnv):
         """
         while True:
             try:
-                answer = self.workers[index].receive(deadline, int(self._steps[index]))
+                answer = self.workers[index].receive(deadline, int(self._episodes.length[index]))
             except EnvironmentLost as lost:
                 self._replace(index, lost, cut=index not in seeds)
                 if index not in seeds:
@@ -287,7 +285,7 @@ class SubprocessVectorEnv(EpisodicVectorEnv):
             self.workers[index].send(Request.REPLAY, pickle.dumps((seed, actions)))
         deadline = Deadline(limit)
         for index in episodes:
-            self.workers[index].receive(deadline, int(self._length[index]))
+            self.workers[index].receive(deadline, int(self._episodes.length[index]))
             for key, values in self.workers[index].row.obs.items():
                 obs[key][index] = values
 

@@ -103,6 +103,16 @@ def test_env_config_starts_new_episodes_with_parameters_that_stay(tmp_path: Path
     assert bits(one) == bits(again)
 
 
+def test_env_config_drops_running_episodes() -> None:
+    """All episodes have 10 steps, and rollouts 5. The reset cuts the first ones in half."""
+    one, found = trainer(Walk), []
+    for env_config in (None, {}, None):
+        found.append(one.collect(env_config=env_config))
+        one.update()
+    assert [(each["Game/resets"], each["Game/episodes"]) for each in found] == [(8, 0), (8, 0), (0, 8)]
+    assert found[2]["Game/ep_len_avg"] == 10 and "Rewards/rew_avg" not in found[1]
+
+
 def test_collect_refuses_env_config_that_cannot_be_used() -> None:
     with pytest.raises(UserError, match=r"env_config.size=1: CartPole has no field 'size'; its fields are gravity"):
         trainer(CartPole).collect(env_config={"size": 1})
