@@ -118,7 +118,7 @@ def cross_check(config: RunConfig) -> None:
         )
     known = config.algo.metric_names()
     if known is not None and isinstance(ALGORITHMS.get(config.algo.name), Algorithm):  # a plugin's may be a subclass
-        refuse_unknown_metrics(config.stop, known, config.algo.name)
+        refuse_unknown_metrics(metrics_read(config.stop), known, config.algo.name)
     at_any_iteration = next((key for key, metric in metrics_read(config.stop) if metric != EVALUATION_RETURN), None)
     if at_any_iteration is not None and not config.checkpoint.save_last:
         raise UserError(

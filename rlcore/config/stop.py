@@ -1,12 +1,12 @@
 """Stop conditions in a config: their names, keys and allowed values, and the translation of the older `early_stop.*`.
 
-`rlcore.train.stopping` implements the conditions.
+`rlcore.train.stopping` implements the conditions, and `rlcore.train.stop_conditions` calls them.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from rlcore.errors import Mistakes, UserError
 KEY = "stop"
 OLD_KEY = "early_stop"
 ALL, TARGET = "all", "_target_"
+UNKNOWN = ""  # in place of the metrics that a user's condition reads
 EVALUATION_RETURN = "Evaluation/greedy_mean"  # mean return of a greedy evaluation during training
 PROGRESS = ("policy_steps", "env_steps", "updates")  # counters that conditions can read like metrics
 # Metrics of every algorithm. Game/env_restarts is reported only if an environment was restarted.
@@ -167,7 +168,7 @@ def _read_class(condition: dict[str, Any], key: str) -> dict[str, Any]:
 def metrics_read(conditions: Sequence[Mapping[str, Any]], key: str = KEY) -> Iterator[tuple[str, str]]:
     """Yield each `metric` in conditions that `read_conditions` returned, as its dotted key and its value.
 
-    For a user's class, the value is "", because the metrics that it reads are unknown.
+    For a user's class, the value is `UNKNOWN`.
     """
     for index, condition in enumerate(conditions):
         name, keys = next(iter(condition.items()))
@@ -176,23 +177,23 @@ def metrics_read(conditions: Sequence[Mapping[str, Any]], key: str = KEY) -> Ite
         elif name in FORMS:
             yield f"{key}[{index}].{name}.metric", keys["metric"]
         else:
-            yield f"{key}[{index}].{TARGET}", ""
+            yield f"{key}[{index}].{TARGET}", UNKNOWN
 
 
-def refuse_unknown_metrics(conditions: Sequence[Mapping[str, Any]], known: Collection[str], algorithm: str) -> None:
-    """Raise UserError if a condition reads a metric that the algorithm does not report.
+def refuse_unknown_metrics(read: Iterable[tuple[str, str]], known: Iterable[str], reporter: str) -> None:
+    """Raise UserError if a condition reads a metric that is not reported.
 
     Args:
-        conditions: conditions that `read_conditions` returned.
-        known: names of the metrics that the algorithm can report, without those of every algorithm.
-        algorithm: name of the algorithm, for the message.
+        read: place of each metric in the config and its name, for example the result of `metrics_read`.
+        known: names of the metrics that are reported, without those of every algorithm.
+        reporter: name of the algorithm, or another name for the training, for the message.
 
     Raises:
-        UserError: a metric is unknown. The message has the most similar name, or all names.
+        UserError: A metric is unknown. The message has the most similar name, or all names.
     """
     names, mistakes = (*COMMON, *sorted(known)), Mistakes()
-    for key, metric in metrics_read(conditions):
-        if metric and metric not in names:
+    for key, metric in read:
+        if metric not in (*names, UNKNOWN):
             hint = nearest(metric, names) or f"; metrics: {', '.join(names)}"
-            mistakes.note(UserError(f"{key}={metric}: {algorithm} does not report this metric{hint}"))
+            mistakes.note(UserError(f"{key}={metric}: {reporter} does not report this metric{hint}"))
     mistakes.raise_collected()

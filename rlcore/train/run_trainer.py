@@ -33,7 +33,7 @@ from rlcore.train.metrics import MetricsWindow, Stopwatch
 from rlcore.train.ranks import VARIABLE, WorkerRanks
 from rlcore.train.resource_check import check_resources
 from rlcore.train.resume import ResumePoint
-from rlcore.train.stopping import StopConditions
+from rlcore.train.stop_conditions import StopConditions
 from rlcore.train.trainer import Trainer
 from rlcore.types import Episodes, Metrics
 
@@ -81,7 +81,6 @@ class RunTrainer:
         self._pace_logged = False
         self._logged = {"metrics": 0, "evaluation": 0}  # number of these events in the run's event log
         self._start(earlier)
-        self._start_updates = self.learner.updates  # gradient steps of earlier processes
 
     # Resuming ---------------------------------------------------------------------------------------------------------
 
@@ -268,11 +267,9 @@ class RunTrainer:
 
     def _check_stop_conditions(self, metrics: list[Metrics], episodes: Episodes) -> None:
         """Call the stop conditions with the means of an iteration's metrics."""
-        counters = {**self._moment(), "updates": self.learner.updates}
         with self._name_last_checkpoint():
             means = self.training.mean_metrics(metrics, episodes)
-        self.stop.update(means | counters)
-        self.stop.refuse_missing(means, self.learner.updates - self._start_updates)
+        self.stop.add_iteration(means, **self._moment(), updates=self.learner.updates)
 
     def _reason(self) -> str | None:
         return stop_reason(self.config, self.iterations, self.learner.updates, self.stop.reason)

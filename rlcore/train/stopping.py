@@ -1,8 +1,6 @@
-"""Stop conditions: when training ends before `algo.total_steps`.
+"""Stop conditions: functions of the metrics that end training before `algo.total_steps`.
 
-    stop = StopConditions([Plateau("Rewards/rew_avg", patience=10, rtol=0.05), UpperBound("Rewards/rew_avg", 475)])
-    stop.update(iteration.metrics)  # after each iteration and each evaluation
-    print(stop.reason)              # None, or the condition that holds
+    trainer.run(stop=[Plateau("Rewards/rew_avg", patience=10, rtol=0.05), UpperBound("Rewards/rew_avg", 475)])
 
 A condition is called with the metrics of an iteration, or with those of an evaluation, as a mapping from name to
 number. A metric may be missing in an iteration: the mean return, for example, if no episode has ended. A condition then
@@ -13,15 +11,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-from rlcore import plugins
-from rlcore.config.stop import ALL, COMMON, EVALUATION_RETURN, TARGET
-from rlcore.config.values import nearest
-from rlcore.errors import RunError, UserError
-from rlcore.train.metrics import SURE
+from rlcore.config.stop import UNKNOWN
+from rlcore.errors import RunError
 from rlcore.user_code import spell_error, user_code
 
 State = dict[str, Any]
@@ -178,7 +173,7 @@ class All:
     """Condition that holds if all of its conditions hold at the same time (rl8's `And`)."""
 
     def __init__(self, conditions: Sequence[Condition]) -> None:
-        self.conditions = [_with_state(condition) for condition in conditions]
+        self.conditions = [with_state(condition) for condition in conditions]
 
     def __call__(self, metrics: Mapping[str, float], /) -> bool:
         """Return True if all conditions hold after these metrics; each of them is called."""
@@ -190,9 +185,9 @@ class All:
         return all(condition.met for condition in self.conditions)
 
     @property
-    def reads(self) -> frozenset[str] | None:
-        """Names of the metrics that the conditions read; None if they are unknown."""
-        return _union(condition.reads for condition in self.conditions)
+    def reads(self) -> frozenset[str]:
+        """Names of the metrics that the conditions read."""
+        return frozenset[str]().union(*(condition.reads for condition in self.conditions))
 
     def state_dict(self) -> State:
         """Return the states of the conditions."""
@@ -217,17 +212,17 @@ class UserCondition:
 
     def __init__(self, inner: Condition, name: str) -> None:
         self.inner, self.name, self.met = inner, name, False
-        self.reads = None  # its metrics are unknown
+        self.reads = frozenset({UNKNOWN})
 
     def __call__(self, metrics: Mapping[str, float], /) -> bool:
         """Return True if the user's function returns True; raise a RunError if it fails."""
-        with _calling(self.name):
+        with calling(self.name):
             self.met = bool(self.inner(dict(metrics)))
         return self.met
 
     def state_dict(self) -> State:
         """Return the last result and the state of the user's function; raise a RunError if it is not JSON."""
-        with _calling(self.name):
+        with calling(self.name):
             get = getattr(self.inner, "state_dict", None)
             state = get() if get else dict(vars(self.inner)) if hasattr(self.inner, "__dict__") else {}
             json.dumps(state)
@@ -236,7 +231,7 @@ class UserCondition:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the state that `state_dict` returned."""
         self.met = state["met"]
-        with _calling(self.name):
+        with calling(self.name):
             load = getattr(self.inner, "load_state_dict", None)
             if load:
                 load(state["inner"])
@@ -248,7 +243,7 @@ class UserCondition:
 
 
 @contextmanager
-def _calling(name: str) -> Iterator[None]:
+def calling(name: str) -> Iterator[None]:
     """Context manager for calls of a user's condition; its exceptions become RunErrors that name the condition."""
     try:
         with user_code():
@@ -258,114 +253,10 @@ def _calling(name: str) -> Iterator[None]:
 
 
 OwnCondition = MetricCondition | All | UserCondition
-CONDITIONS: dict[str, type[MetricCondition]] = {
-    "upper_bound": UpperBound,
-    "lower_bound": LowerBound,
-    "plateau": Plateau,
-    "stops_increasing": StopsIncreasing,
-    "stops_decreasing": StopsDecreasing,
-}
 
 
-def _with_state(condition: Condition) -> OwnCondition:
+def with_state(condition: Condition) -> OwnCondition:
     """Return a condition of this module unchanged, and any other one as a `UserCondition`."""
     if isinstance(condition, OwnCondition):
         return condition
     return UserCondition(condition, type(condition).__name__)
-
-
-def make_condition(stated: Mapping[str, Any]) -> OwnCondition:
-    """Create a condition from its form in a config, as `rlcore.config.stop.read_conditions` returns it."""
-    if TARGET in stated:
-        target, arguments = str(stated[TARGET]), {key: value for key, value in stated.items() if key != TARGET}
-        made: Any = plugins.member(f"stop.{TARGET}", target.replace(":", "."))
-        with _calling(target):
-            return UserCondition(made(**arguments), target)
-    name, keys = next(iter(stated.items()))
-    return All([make_condition(part) for part in keys]) if name == ALL else CONDITIONS[name](**keys)
-
-
-class StopConditions:
-    """Stop conditions of a training; training ends when one of them holds.
-
-    Args:
-        conditions: the conditions.
-        names: a text for each condition, by which its saved state is found again; None: the names of the classes.
-    """
-
-    def __init__(self, conditions: Iterable[Condition] = (), names: Sequence[str] | None = None) -> None:
-        self.conditions = [_with_state(condition) for condition in conditions]
-        self.names = [type(condition).__name__ for condition in self.conditions] if names is None else names
-        self.evaluated = -1  # policy steps of the last evaluation that the conditions have read; -1 before the first
-        self._missing = set[str]().union(*(condition.reads or () for condition in self.conditions)) - {*COMMON}
-
-    @classmethod
-    def from_config(cls, stated: Sequence[Mapping[str, Any]]) -> StopConditions:
-        """Create the conditions of the config key `stop`."""
-        return cls(map(make_condition, stated), [json.dumps(condition, sort_keys=True) for condition in stated])
-
-    @property
-    def reason(self) -> str | None:
-        """Description of the first condition that holds; None if none does."""
-        return next((str(condition) for condition in self.conditions if condition.met), None)
-
-    @property
-    def reads_training(self) -> bool:
-        """True if a condition reads the metrics of iterations; False if all of them read only evaluations."""
-        reads = _union(condition.reads for condition in self.conditions)
-        return reads is None or bool(reads - {EVALUATION_RETURN})
-
-    def update(self, metrics: Mapping[str, float]) -> str | None:
-        """Call all conditions with the metrics of an iteration or of an evaluation, and return `reason`."""
-        self._missing -= metrics.keys()
-        for condition in self.conditions:
-            condition(metrics)
-        return self.reason
-
-    def add_evaluation(self, policy_steps: int, score: float) -> str | None:
-        """Call all conditions with the mean return of an evaluation at `policy_steps`, and return `reason`."""
-        self.evaluated = policy_steps
-        return self.update({EVALUATION_RETURN: score})
-
-    def refuse_missing(self, known: Iterable[str], updates: int) -> None:
-        """Raise UserError if a condition reads a metric that has not been reported after `SURE` gradient steps.
-
-        Metrics of episodes and evaluations are excluded, because they may come late.
-
-        Args:
-            known: names of metrics that have been reported.
-            updates: number of gradient steps since these conditions were created. Earlier ones of a resumed training do
-                not count, because these conditions have not read their metrics.
-        """
-        for metric in sorted(self._missing) if updates >= SURE else ():
-            raise UserError(f"stop: {metric!r} is read by a condition, but not reported{nearest(metric, known)}")
-
-    def state_dict(self) -> State:
-        """Return the states of the conditions, in JSON values."""
-        states = [condition.state_dict() for condition in self.conditions]
-        return {"names": [*self.names], "states": states, "evaluated": self.evaluated}
-
-    def load_state_dict(self, state: Mapping[str, Any], scores: Mapping[int, float]) -> None:
-        """Restore the state that `state_dict` returned, then read the evaluations that it does not contain.
-
-        A condition that was added since then reads all evaluations.
-
-        Args:
-            state: the state; {} if there is none.
-            scores: policy steps -> mean return of the evaluations up to now.
-        """
-        stored = dict(zip(state.get("names", ()), state.get("states", ()), strict=True))
-        for name, condition in zip(self.names, self.conditions, strict=True):
-            if name in stored:
-                condition.load_state_dict(stored[name])
-            since = state["evaluated"] if name in stored else -1
-            for policy_steps in sorted(scores):
-                if policy_steps > since:
-                    condition({EVALUATION_RETURN: scores[policy_steps]})
-        self.evaluated = max(scores, default=-1)
-
-
-def _union(sets: Iterable[frozenset[str] | None]) -> frozenset[str] | None:
-    """Return the union of sets, or None if one of them is None."""
-    found = list(sets)
-    return None if None in found else frozenset[str]().union(*(part for part in found if part is not None))

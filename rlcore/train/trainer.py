@@ -59,7 +59,8 @@ from rlcore.train.metrics import MetricsWindow, check_metrics
 from rlcore.train.resource_check import check_resources
 from rlcore.train.resume import reading_state
 from rlcore.train.statistics import episode_statistics, rollout_statistics, update_statistics
-from rlcore.train.stopping import Condition, StopConditions
+from rlcore.train.stop_conditions import StopConditions
+from rlcore.train.stopping import Condition
 from rlcore.train.until import Iteration, Result, train_until
 from rlcore.train.warmup import warm_up
 from rlcore.types import Context, Episode, Metrics, Ranks, State, Trajectory
@@ -375,7 +376,7 @@ class Trainer:
         conditions = StopConditions.from_config(self.config.stop) if stop is None else StopConditions(stop)
         if not conditions.conditions and self.end is None:
             raise UserError("run(): training would never end; set algo.total_steps, or pass stop=[...]")
-        return train_until(self, conditions, self.evaluate, evaluate_every, on_iteration, self.learner.updates)
+        return train_until(self, conditions, self.evaluate, evaluate_every, on_iteration)
 
     def remember(self, dataset: Path | str | TensorDict) -> None:
         """Add a dataset to the replay buffer before the first iteration.

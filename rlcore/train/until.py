@@ -8,7 +8,7 @@ from typing import Any
 
 from rlcore.errors import UserError
 from rlcore.train.boundary import FINISHED
-from rlcore.train.stopping import StopConditions
+from rlcore.train.stop_conditions import StopConditions
 from rlcore.types import Episode
 
 
@@ -52,7 +52,6 @@ def train_until(
     evaluate: Callable[[], dict[str, Any]],
     evaluate_every: int | None,
     on_iteration: Callable[[Iteration], object] | None,
-    updates: int = 0,
 ) -> Result:
     """Train to the end of the budget or until a stop condition holds.
 
@@ -62,7 +61,6 @@ def train_until(
         evaluate: function that evaluates the agent.
         evaluate_every: number of iterations between evaluations; None: no evaluations.
         on_iteration: called after each iteration; None: no function.
-        updates: number of gradient steps before the first iteration.
 
     Returns:
         The result.
@@ -79,11 +77,10 @@ def train_until(
         result.metrics[steps] = iteration.metrics
         if on_iteration is not None:
             on_iteration(iteration)
-        reason = conditions.update(iteration.metrics | counters)
+        reason = conditions.add_iteration(iteration.metrics, **counters)
         if evaluate_every is not None and number % evaluate_every == 0:
             result.evaluations[steps] = found = evaluate()
             reason = conditions.add_evaluation(steps, found["mean"])
-        conditions.refuse_missing(iteration.metrics, iteration.updates - updates)
         if reason is not None:
             return Result(reason, result.metrics, result.evaluations)
     return result

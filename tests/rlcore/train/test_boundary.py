@@ -9,7 +9,7 @@ import pytest
 from rlcore.config.groups import RunConfig
 from rlcore.run_config import build_config
 from rlcore.train.boundary import Boundary, boundary_at, budget, is_scheduled, next_stop, stop_reason
-from rlcore.train.stopping import StopConditions
+from rlcore.train.stop_conditions import StopConditions
 from tests.runs import values
 
 

@@ -186,7 +186,7 @@ def test_run_uses_budget_and_conditions_of_config() -> None:
     stop = [{"upper_bound": {"metric": "policy_steps", "value": 100}}]
     found = trainer(Walk, config={"stop": stop}).run()
     assert found.reason.startswith("upper_bound") and max(found.metrics) == 120
-    with pytest.raises(UserError, match=r"stop: 'Loss/polic_loss' is read by a condition, but not reported"):
+    with pytest.raises(UserError, match=r"stop=Loss/polic_loss: this training does not report this metric"):
         trainer(Walk, total_steps=1000).run([StopsIncreasing("Loss/polic_loss")])
 
 

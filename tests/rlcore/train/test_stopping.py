@@ -12,7 +12,8 @@ import pytest
 from rlcore.config.stop import EVALUATION_RETURN
 from rlcore.errors import RunError, UserError
 from rlcore.train.metrics import SURE
-from rlcore.train.stopping import All, LowerBound, Plateau, StopConditions, StopsIncreasing, UpperBound, make_condition
+from rlcore.train.stop_conditions import StopConditions, make_condition
+from rlcore.train.stopping import All, LowerBound, Plateau, StopsIncreasing, UpperBound
 from rlcore.train.until import Iteration, train_until
 
 CASES = json.loads((Path(__file__).parents[2] / "golden/rl8_conditions.json").read_text())
@@ -130,11 +131,12 @@ def test_user_condition_failure_names_condition() -> None:
         StopConditions([forgetful]).update({RETURN: 1.0})
 
 
-def test_refuse_missing_names_similar_metric() -> None:
+def test_metric_that_is_never_reported_is_an_error() -> None:
     stop = StopConditions([UpperBound("Loss/policy_los", 1), UpperBound(RETURN, 1)])
-    stop.update({LOSS: 0.0})
-    with pytest.raises(UserError, match=r"'Loss/policy_los' is read .* did you mean 'Loss/policy_loss'\?"):
-        stop.refuse_missing([LOSS], SURE)
+    for updates in (1_000, 1_000 + SURE - 1):  # the first 1,000 are those of an earlier process
+        stop.add_iteration({LOSS: 0.0}, policy_steps=8, env_steps=8, updates=updates)
+    with pytest.raises(UserError, match=r"stop=Loss/policy_los: this training .* did you mean 'Loss/policy_loss'\?"):
+        stop.add_iteration({LOSS: 0.0}, policy_steps=8, env_steps=8, updates=1_000 + SURE)
 
 
 def test_train_until_waits_for_policy_that_is_updated_rarely() -> None:
@@ -146,10 +148,10 @@ def test_train_until_waits_for_policy_that_is_updated_rarely() -> None:
 
     def run(metric: str) -> str:
         conditions = StopConditions([LowerBound(metric, 0.5)])
-        return train_until(map(iteration, range(1, 31)), conditions, dict, None, None, updates=1_000).reason
+        return train_until(map(iteration, range(1, 31)), conditions, dict, None, None).reason
 
     assert run(LOSS).startswith("lower_bound: Loss/policy_loss = 0.5")
-    with pytest.raises(UserError, match="'Loss/polic_loss' is read by a condition, but not reported"):
+    with pytest.raises(UserError, match="stop=Loss/polic_loss: this training does not report this metric"):
         run("Loss/polic_loss")
 
 
