@@ -19,6 +19,7 @@ from flows.config.run_file import with_file
 from flows.process.exits import name_continuation
 from flows.process.network import is_server
 from flows.report.command_lines import bin_folder, resume_command, short_path
+from flows.runs.listeners import announce
 from flows.runs.milestones import is_over
 from flows.settings import tracking_uri
 from flows.workers.local_api import prefect_api_soon
@@ -98,9 +99,9 @@ def reproduce(source: str, run_dir: str = "", as_json: bool = False) -> None:
         from flows.runs.original import restore  # torch
 
         run = restore(source, run_dir)
-        with prefect_api_soon(), show_progress(run):
-            from flows.reproduce import reproduction  # Prefect
-
+        with show_progress(run), prefect_api_soon():
+            with announce("importing Prefect"):
+                from flows.reproduce import reproduction
             with without_tracebacks():
                 result = reproduction(run)
     if as_json:
@@ -125,9 +126,9 @@ def _group(overrides: Sequence[str], workers: int | None) -> None:
     again = shlex.join(["shepherd", "train", *overrides, *plugins.as_typed()])
     with name_continuation(f"{bin_folder()}{again}"):
         if there < len(group.trainings):
-            with prefect_api_soon(), show_jobs("runs", len(group.trainings), there):
-                from flows.group import run_group  # Prefect
-
+            with show_jobs("runs", len(group.trainings), there), prefect_api_soon():
+                with announce("importing Prefect"):
+                    from flows.group import run_group
                 with without_tracebacks():
                     run_group([*overrides], workers)
         show(group_table(group.name, [training.run for training in group.trainings]))
@@ -148,9 +149,9 @@ def _flow(run: RunDirectory) -> None:
         going_on = " · no checkpoint yet, starts from the beginning"
     about = f"{config['algo']['name']} on {config['env']['id']} · seed {config['seed']}"
     print_safely(f"{about} · {short_path(run.path)}{going_on}", file=sys.stderr)
-    with prefect_api_soon(), show_progress(run):
-        from flows.train import run_flow  # Prefect
-
+    with show_progress(run), prefect_api_soon():
+        with announce("importing Prefect"):
+            from flows.train import run_flow
         with without_tracebacks():
             summary = run_flow(run)
     filmed = config["env"]["capture_video"]

@@ -6,11 +6,13 @@ progress of a run therefore registers a listener with `subscribe`.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 Listener = Callable[[str, dict[str, Any]], None]
+SLOW = 4.0  # seconds; a shorter wait is not announced
 
 _listeners: list[Listener] = []
 
@@ -53,3 +55,24 @@ def emit(kind: str, facts: dict[str, Any]) -> None:
     """Call all listeners with an event."""
     for listener in tuple(_listeners):  # a listener may unsubscribe during its call
         listener(kind, facts)
+
+
+@contextmanager
+def announce(waiting_for: str, timer: Callable[..., threading.Timer] = threading.Timer) -> Iterator[None]:
+    """Context manager that emits a message (`stage`) if its body takes longer than `SLOW` seconds.
+
+    Args:
+        waiting_for: what the body waits for, for example "importing Prefect".
+        timer: class of the timer, which calls the listeners in a thread.
+
+    Yields:
+        Nothing.
+    """
+    message = timer(SLOW, emit, ("stage", {"doing": f"{waiting_for} ..."}))
+    message.daemon = True
+    message.start()
+    try:
+        yield
+    finally:
+        message.cancel()
+        message.join()  # the body may be followed by a fork

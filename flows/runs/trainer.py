@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.process.signals import TrainingInterrupted, is_interrupted, time_left
-from flows.runs.listeners import emit
+from flows.runs.listeners import announce, emit
 from flows.runs.warm import TRAINER, start_warm
 from rlcore.errors import DiskFault, EnvironmentFault, EnvironmentLost, OutOfMemory, RunError, UserError, exit_error
 from rlcore.store.directory import RunDirectory
@@ -46,7 +46,7 @@ class TrainerProcess:
     def __init__(self, run: RunDirectory, begin: bool = True) -> None:
         self.run = run
         self._log = open(run.log, "ab")  # noqa: SIM115 - lives as long as the process
-        self._received, self.ready = b"", False
+        self._received, self._imported, self.ready = b"", False, False
         self.at: Boundary | None = None  # the last boundary that the trainer reached
         env = run.read_config()["env"]
         self._env_id, self._step_timeout = env["id"], float(env.get("step_timeout", 0.0))
@@ -58,9 +58,11 @@ class TrainerProcess:
         """Load the newest checkpoint of the run, if there is one, and prepare training; do nothing if called again."""
         if self.ready:
             return
-        self._send("begin")
         try:
-            self.policy_steps: int = self._until("ready")["policy_steps"]
+            self._wait_for_imports()
+            self._send("begin")
+            with announce("preparing the training: environments, networks, memory check"):
+                self.policy_steps: int = self._until("ready")["policy_steps"]
         except KeyboardInterrupt:
             self.interrupt()  # no caller has a reference yet that could end the process
             raise
@@ -97,8 +99,15 @@ class TrainerProcess:
         Returns:
             The function's result, as a JSON value.
         """
+        self._wait_for_imports()
         self._send("call", function=function, arguments=arguments)
         return self._until("called")["result"]
+
+    def _wait_for_imports(self) -> None:
+        if not self._imported:
+            with announce("importing torch and the algorithm"):
+                self._until("imported")
+            self._imported = True
 
     def stop(self) -> None:
         """End the trainer process. Training since the last checkpoint is lost; a resumed run repeats it identically."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from flows.runs.env_card import write_card
-from flows.runs.listeners import emit
+from flows.runs.listeners import announce
 from rlcore.envs.card import card_key, environment_card
 from rlcore.errors import EnvironmentFault, UserError
 from rlcore.store.config_file import config_of
@@ -29,10 +29,10 @@ def measure(run: RunDirectory) -> dict[str, Any]:
     Before a measurement that takes long, report it.
     """
     env = config_of(run).env
-    if env.image_key is not None:
-        emit("stage", {"doing": f"make-env: testing {env.id} with rendered images (up to about 30 s)"})
+    rendered = " with rendered images (up to about 30 s)" if env.image_key is not None else ""
     try:
-        return environment_card(env)
+        with announce(f"make-env: testing {env.id}{rendered}"):
+            return environment_card(env)
     except EnvironmentFault as error:
         raise UserError(f"env.id={env.id}: {error}") from error
 

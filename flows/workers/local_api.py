@@ -31,7 +31,7 @@ from pathlib import Path
 from flows.process.locks import hold
 from flows.process.network import is_outage
 from flows.process.signals import interrupt, time_left
-from flows.runs.listeners import emit
+from flows.runs.listeners import announce, emit
 from flows.settings import configure_environment, state_folder
 from flows.workers.prefect_app import LOGIN, protected_api
 from flows.workers.servers import START_TIMEOUT, databases_without_server
@@ -121,7 +121,7 @@ def prefect_api_soon() -> Iterator[None]:
         return
     with databases_without_server():
         configure_environment()
-        with large_imports("prefect"):
+        with announce("importing Prefect"), large_imports("prefect"):
             for module in SHARED:
                 import_module(module)
         _begun = _Api(forked=True)
@@ -232,7 +232,8 @@ def _own_server() -> Iterator[_Api]:
         if not _locate_mark().exists():  # without a lock, a second process would use the incomplete database
             first.enter_context(hold(_locate_mark().with_suffix(".lock"), waiting="creates Prefect's database"))
         api, _begun = _begun or _Api(), None
-        ready = api.ready()
+        with announce("starting Prefect's API"):
+            ready = api.ready()
         if ready:
             _locate_mark().touch()
     try:

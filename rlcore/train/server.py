@@ -6,7 +6,8 @@ Commands on stdin:  {"command": "begin" | "advance" | "checkpoint" | "evaluate" 
                     {"command": "call", "function": "module.name", "arguments": [...]}
                     before `begin`, only `call` is allowed; the process has then imported all modules, but read only
                     the config of the run
-Events on stdout:   ready {policy_steps, total_steps} · progress {policy_steps, total_steps, updates, return, elapsed}
+Events on stdout:   imported (once, before the first command is read)
+                    ready {policy_steps, total_steps} · progress {policy_steps, total_steps, updates, return, elapsed}
                     boundary {policy_steps, due, done, reason} · checkpoint {path, policy_steps, digest}
                     evaluation {policy_steps, final, greedy, ...} · stopped · interrupted {policy_steps, path, lost}
                     doing {sentence} (before long tasks, and for warnings) · error {sentence, kind, exit}
@@ -62,6 +63,7 @@ FORWARDED = (
     "rlcore.evaluation.evaluation",
     "rlcore.train.resource_check",
     "rlcore.train.run_trainer",
+    "rlcore.train.warmup",
 )
 
 
@@ -136,6 +138,7 @@ class TrainerServer:
         Return True after `begin`, and False after `stop`.
         """
         load(self.run.read_config()["algo"]["name"])
+        self.send("imported")
         while (request := self.commands.get())["command"] == "call":
             call(request["function"], request["arguments"], self.send)
         if request["command"] == "begin":

@@ -8,12 +8,15 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from flows.process.signals import TrainingInterrupted
+from flows.runs import trainer as module
 from flows.runs.listeners import subscribe
 from flows.runs.milestones import note_start
 from flows.runs.trainer import TrainerProcess, trainer_for
@@ -61,6 +64,27 @@ def test_trainer_forwards_work_and_raises_disk_fault(tmp_path: Path, monkeypatch
     with subscribe(lambda kind, facts: events.append((kind, facts))), pytest.raises(DiskFault, match="no space"):
         trainer._until("evaluation")
     assert events == [("work", {"doing": "evaluation", "done": 3, "total": 10, "unit": "episodes"})]
+
+
+def test_call_names_what_it_waits_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer, lines = TrainerProcess.__new__(TrainerProcess), list[dict[str, Any]]()
+    lines += [{"event": "alive"}, {"event": "imported"}, {"event": "called", "result": 3}]
+    waits: list[str] = []
+
+    @contextmanager
+    def announce(waiting_for: str) -> Iterator[None]:
+        waits.append(f"{waiting_for} before {len(lines)} events")
+        yield
+        waits.append(f"done before {len(lines)}")
+
+    monkeypatch.setattr(module, "announce", announce)
+    monkeypatch.setattr(trainer, "_imported", False, raising=False)
+    monkeypatch.setattr(trainer, "_line", lambda: json.dumps(lines.pop(0)).encode())
+    monkeypatch.setattr(trainer, "_send", lambda *command, **more: None)
+    assert trainer.call("a.b") == 3
+    assert waits == ["importing torch and the algorithm before 3 events", "done before 1"]
+    lines.append({"event": "called", "result": 4})
+    assert trainer.call("a.b") == 4 and len(waits) == 2  # the second call does not wait for imports
 
 
 def test_trainer_process_matches_training_in_process(undisturbed: RunDirectory, tmp_path: Path) -> None:

@@ -33,6 +33,15 @@ def test_server_reports_progress_of_evaluation(tmp_path: Path, monkeypatch: pyte
     assert [e["event"] for e in messages if e["event"] != "work"] == ["ready", "evaluation", "stopped"]
 
 
+def test_server_reports_end_of_imports_before_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    order, output = list[str](), io.StringIO()
+    monkeypatch.setattr(server, "load", lambda algorithm: order.append(f"imports for {algorithm}{output.getvalue()}"))
+    process = server.TrainerServer(prepare(tmp_path / "run"), output)
+    process.commands.put({"command": "begin"})
+    assert process.wait_for_begin()
+    assert order == ["imports for ppo"] and json.loads(output.getvalue()) == {"event": "imported"}
+
+
 def test_announcer_sends_no_details(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     output, logger = io.StringIO(), logging.getLogger("tests.announced")
     monkeypatch.setattr(logger, "handlers", [server.Announcer(server.TrainerServer(RunDirectory(tmp_path), output))])
