@@ -19,7 +19,7 @@ from rlcore.optim.step import Step
 from rlcore.spec import EnvSpec
 from rlcore.train.components import find_all
 from rlcore.train.fabric import make_fabric
-from rlcore.train.trainer import Trainer
+from rlcore.train.loop import TrainingLoop
 from rlcore.train.warmup import NullRanks, RandomEnvs
 from rlcore.types import Context
 
@@ -38,40 +38,40 @@ def count(config: RunConfig, spec: EnvSpec) -> Arithmetic | None:
     ranks, counter = NullRanks(size=config.fabric.ranks), Counter()
     context = Context(config, spec, make_fabric(FabricConfig()), ranks, config.env.num_envs)
     try:
-        trainer = Trainer.from_context(context, RandomEnvs(spec, config.env.num_envs, None))
-        optimizers = find_all(trainer.learner, Optimizer)
-        for part in (find_all(trainer.learner, Step) | optimizers).values():
+        loop = TrainingLoop(context, RandomEnvs(spec, config.env.num_envs, None))
+        optimizers = find_all(loop.learner, Optimizer)
+        for part in (find_all(loop.learner, Step) | optimizers).values():
             part.execution.eager = counter.counted(part.execution.eager)
         for optimizer in optimizers.values():
             optimizer.apply = counter.counted(optimizer.apply)
         for _ in range(ITERATIONS):
-            _iterate(trainer)
-            if trainer.learner.updates:
+            _iterate(loop)
+            if loop.learner.updates:
                 break
         end = config.algo.budget(config.width)
-        first, begun, planned = trainer.learner.updates, trainer.policy_steps, trainer.buffer.count_batches(end)
+        first, begun, planned = loop.learner.updates, loop.policy_steps, loop.buffer.count_batches(end)
         if first and begun < end:
             rows = 0
-            while rows < SAMPLE or (planned is None and trainer.learner.updates == first and rows < LONGEST):
-                _iterate(trainer)
-                rows += trainer.plan.collect_length
+            while rows < SAMPLE or (planned is None and loop.learner.updates == first and rows < LONGEST):
+                _iterate(loop)
+                rows += loop.plan.collect_length
     except Exception:  # an algorithm may fail on random observations
         log.debug("the operations of the run cannot be counted", exc_info=True)
         return None
-    updates, operations, flops = trainer.learner.updates, *counter.totals()
+    updates, operations, flops = loop.learner.updates, *counter.totals()
     if not updates:
         return None
     if planned is None:
-        later = (updates - first) / max(1, trainer.policy_steps - begun)
+        later = (updates - first) / max(1, loop.policy_steps - begun)
         planned = round(first + later * max(0, end - begun))
     if on_gpu(config):
         return Arithmetic(planned, operations / updates, flops / updates, 0, RATE_OF_GPU)
     return Arithmetic(planned, operations / updates, flops / updates, end // config.width)
 
 
-def _iterate(trainer: Trainer) -> None:
-    trainer.collect_rollout()
-    trainer.take_gradient_steps()
+def _iterate(loop: TrainingLoop) -> None:
+    loop.collect_rollout()
+    loop.take_gradient_steps()
 
 
 class Counter:

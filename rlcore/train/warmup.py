@@ -1,4 +1,4 @@
-"""Warm-up of compilation: a second trainer with random environments traces all functions that training will compile.
+"""Warm-up of compilation: a second training loop with random environments traces all functions of the training.
 
 They can then be compiled in parallel.
 """
@@ -24,6 +24,7 @@ from rlcore.data.staging import FLAGS, from_columns
 from rlcore.optim.step import Step
 from rlcore.protocols import Learner, VectorEnv
 from rlcore.spec import ArraySpec, EnvSpec
+from rlcore.train.loop import TrainingLoop
 from rlcore.types import Context, Episode, State, TimeStep
 
 log = logging.getLogger(__name__)
@@ -31,38 +32,35 @@ EPISODE = 20  # length of an episode in steps
 LIMIT = 30.0  # maximum duration in seconds; a longer warm-up would save no time
 
 
-def warm_up(
-    context: Context[AlgorithmConfig], envs: VectorEnv, make: Callable[[Context[AlgorithmConfig], VectorEnv], Any]
-) -> None:
+def warm_up(context: Context[AlgorithmConfig], envs: VectorEnv) -> None:
     """Compile all functions of a training in parallel. Call it if the first function is not in the cache.
 
-    A second trainer, which `make` creates, is trained in random environments. The warm-up ends when its agent has acted
-    and every kind of gradient step was taken, or after 30 s. If the warm-up misses a function, or calls it with other
-    shapes than the training, only time is lost, because the training compiles a missing function at its first call.
-    Functions that cannot be compiled, or whose compiled results differ, are logged before training starts.
+    A second training loop is trained in random environments. The warm-up ends when its agent has acted and every kind
+    of gradient step was taken, or after 30 s. If the warm-up misses a function, or calls it with other shapes than the
+    training, only time is lost, because the training compiles a missing function at its first call. Functions
+    that cannot be compiled, or whose compiled results differ, are logged before training starts.
 
     Args:
         context: context of the training, which does not change.
         envs: environments of the training. They are not stepped; only their spec, number and device are used.
-        make: function that creates a trainer from a context and environments, such as `Trainer.from_context`.
     """
     compiler = context.compiler and replace(context.compiler, made=[])
     apart = replace(context, ranks=NullRanks(context.ranks.rank, context.ranks.size), compiler=compiler)
     log.info("tracing the functions of this run to compile them, only at the first start of this configuration ...")
     with machine_code.side_by_side(), torch.enable_grad():  # the caller, acting, has disabled gradients
         try:
-            trainer = make(apart, RandomEnvs(envs.spec, envs.num_envs, envs.device, envs.compile))
+            loop = TrainingLoop(apart, RandomEnvs(envs.spec, envs.num_envs, envs.device, envs.compile))
             end = time.monotonic() + LIMIT
 
             def stop_early(*_: int) -> None:
-                if time.monotonic() >= end or _took_all_steps(trainer.learner):
+                if time.monotonic() >= end or _took_all_steps(loop.learner):
                     raise _Finished
 
-            while trainer.policy_steps < trainer.plan.total_steps and time.monotonic() < end:
-                trainer.collect_rollout()
+            while loop.policy_steps < loop.plan.total_steps and time.monotonic() < end:
+                loop.collect_rollout()
                 with suppress(_Finished):  # an update can have a thousand gradient steps; one of each kind is enough
-                    trainer.take_gradient_steps(stop_early)
-                if _took_all_steps(trainer.learner) and trainer.policy_steps > trainer.plan.random_steps:
+                    loop.take_gradient_steps(stop_early)
+                if _took_all_steps(loop.learner) and loop.policy_steps > loop.plan.random_steps:
                     break
         except Exception:  # an algorithm may fail on random observations
             log.debug("the warm-up was aborted", exc_info=True)

@@ -21,7 +21,7 @@ PLACES = (
     ("rlcore/train/run_trainer.py", "__init__", "build"),
     ("rlcore/train/collect.py", "collect", "rollout"),
     ("rlcore/data/rollout.py", "", "update"),
-    ("rlcore/train/trainer.py", "take_gradient_steps", "update"),
+    ("rlcore/train/loop.py", "take_gradient_steps", "update"),
     ("flows/stages/register_model.py", "", "registration"),
     ("flows/registry/", "", "registration"),
     ("flows/stages/make_env.py", "", "make-env"),

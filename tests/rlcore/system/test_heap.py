@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rlcore.system import heap
-from rlcore.train import trainer
+from rlcore.train import loop
 from tests.contract.test_registry import small
 
 
@@ -33,7 +33,7 @@ def test_heap_trim_returns_free_pages_to_system() -> None:
 
 def test_trainer_trims_heap_every_trimmed_updates(monkeypatch: pytest.MonkeyPatch) -> None:
     trimmed: list[int] = []
-    monkeypatch.setattr(trainer, "TRIMMED", 3)
+    monkeypatch.setattr(loop, "TRIMMED", 3)
     training = small("a2c", "CartPole-v1")
     monkeypatch.setattr(heap, "trim", lambda: trimmed.append(training.iterations))
     for _ in range(7):

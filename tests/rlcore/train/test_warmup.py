@@ -21,6 +21,7 @@ from rlcore.errors import CompilationError, RunError
 from rlcore.store.checkpoint import nested_state
 from rlcore.store.compare import tensor_digests
 from rlcore.train.fabric import FabricRanks
+from rlcore.train.loop import TrainingLoop
 from rlcore.train.trainer import Trainer
 from rlcore.train.warmup import NullRanks, RandomEnvs, warm_up
 from tests.graphs import run_graphs
@@ -117,7 +118,7 @@ def test_warm_up_ends_without_update(builds: list[list[str]], monkeypatch: pytes
     monkeypatch.setattr("rlcore.train.warmup.LIMIT", 0.3)
     one = training("q_learning", total_steps=10**7, learning_starts=10**6)
     began = time.monotonic()
-    warm_up(one.context, one.envs, Trainer.from_context)
+    warm_up(one.context, one.envs)
     assert time.monotonic() - began < 60  # an update would take far longer
 
 
@@ -132,12 +133,13 @@ def test_warm_up_leaves_long_update_early(
         "per_rank_pretrain_steps": 300,
     }
     one = training(algo, "Pendulum-v1", **small)
-    trainers: list[Trainer] = []
-    make = Trainer.from_context
+    loops: list[TrainingLoop] = []
     monkeypatch.setattr("rlcore.train.warmup.LIMIT", 1e9)
-    monkeypatch.setattr(Trainer, "from_context", lambda *parts: trainers.append(make(*parts)) or trainers[0])
-    warm_up(one.context, one.envs, Trainer.from_context)
-    assert 0 < trainers[0].learner.updates < 10
+    monkeypatch.setattr(
+        "rlcore.train.warmup.TrainingLoop", lambda *parts: loops.append(TrainingLoop(*parts)) or loops[0]
+    )
+    warm_up(one.context, one.envs)
+    assert 0 < loops[0].learner.updates < 10
     assert [len(keys) for keys in builds] == [1 + kinds]  # including acting, which begins after the random steps
 
 
