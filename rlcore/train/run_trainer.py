@@ -20,7 +20,6 @@ from rlcore.store import checkpoint
 from rlcore.store.compare import tensor_digests
 from rlcore.store.config_file import config_of
 from rlcore.store.directory import RunDirectory
-from rlcore.store.events import EventLog, read_events
 from rlcore.store.history import history
 from rlcore.store.retry import retry
 from rlcore.system.training_clock import wall
@@ -29,10 +28,12 @@ from rlcore.train.boundary import Boundary, boundary_at, is_scheduled, next_stop
 from rlcore.train.components import check_finite, start_from
 from rlcore.train.fingerprint import fingerprint
 from rlcore.train.memory_estimate import spell_duration
-from rlcore.train.metrics import MetricsWindow, Stopwatch
+from rlcore.train.metrics import MetricsWindow
 from rlcore.train.ranks import VARIABLE, WorkerRanks
 from rlcore.train.resource_check import check_resources
 from rlcore.train.resume import ResumePoint
+from rlcore.train.run_log import RunLog
+from rlcore.train.run_progress import RunProgress
 from rlcore.train.stop_conditions import StopConditions
 from rlcore.train.trainer import Trainer
 from rlcore.types import Episodes, Metrics
@@ -64,22 +65,17 @@ class RunTrainer:
         )
         with self.worker_ranks.translate_failures():
             self.training = Trainer(config, card, compiled=compiled != EAGER, command=True)
-        self.config, self.card, self.events = config, card, EventLog(run.events)
+        self.config, self.card, self.events = config, card, RunLog(run.events)
         self.learner, self.collector, self.envs = self.training.learner, self.training.collector, self.training.envs
         self.fingerprint = fingerprint(config, self.training.fabric.device, card["tier"], compiled)
         if earlier is not None:
             earlier.check(self.fingerprint, config)
         self.window = MetricsWindow(config.metric)
-        self.stopwatch = Stopwatch()
+        self.progress = RunProgress(self.training)
         self.owed: list[str] = []
         self.stop = StopConditions.from_config(config.stop)
         self.scores = {e["policy_steps"]: e["greedy"]["mean"] for e in history(run.events).evaluations}
         self.interrupted = False
-        self._recent: list[float] = []  # returns of the newest 100 episodes
-        self._return: float | None = None  # mean of these returns
-        self._slow_first = True  # the first gradient step includes setup or compilation
-        self._pace_logged = False
-        self._logged = {"metrics": 0, "evaluation": 0}  # number of these events in the run's event log
         self._start(earlier)
 
     # Resuming ---------------------------------------------------------------------------------------------------------
@@ -90,8 +86,8 @@ class RunTrainer:
             with earlier.reading():
                 self._continue(earlier.learning, earlier.bookkeeping)
             if earlier.own and self.training.ranks.rank == 0:
-                self._warn_of_lost_events(earlier.bookkeeping["logged"])
-                self.events.append("resume", **self._moment())
+                self.events.warn_of_lost(earlier.bookkeeping["logged"], self.policy_steps)
+                self.events.append("resume", **self.progress.moment())
             return
         config = self.training.config  # this copy has absolute paths
         if source := config.init_from:  # weights and normalization statistics, but no optimizers, counters or envs
@@ -103,39 +99,13 @@ class RunTrainer:
     def _continue(self, learning: Mapping[str, Any], bookkeeping: Mapping[str, Any]) -> None:
         self.training.load_state_dict(learning)
         self.window.load_state_dict(bookkeeping["window"])
-        self.stopwatch = Stopwatch(bookkeeping["wall_s"], bookkeeping["cpu_s"])
-        self._add_returns([float(ret) for ret in bookkeeping["recent"]])
+        self.progress.load_state_dict(bookkeeping)
         # The log may have lost events because of a disk fault, and may have events after this checkpoint.
         kept = {int(steps): float(score) for steps, score in bookkeeping["scores"].items()}
         self.scores = kept | self.scores
         self.owed = [] if self.policy_steps in self.scores else bookkeeping["owed"]
         evaluated = {steps: score for steps, score in self.scores.items() if steps <= self.policy_steps}
         self.stop.load_state_dict(bookkeeping.get("stop", {}), evaluated)
-
-    def _warn_of_lost_events(self, logged: Mapping[str, int]) -> None:
-        """Warn if the event log has lost events, for example because of a disk fault.
-
-        `logged` contains the number of events of each kind when the checkpoint was written. Training resumes after the
-        checkpoint, so lost events are not logged again.
-        """
-        limit = self.policy_steps
-        evaluated = [e["policy_steps"] for e in history(self.run.events).evaluations if e["policy_steps"] <= limit]
-        metrics = (e for e in read_events(self.run.events) if e["kind"] == "metrics" and e["policy_steps"] <= limit)
-        present = {"metrics": sum(1 for _ in metrics), "evaluation": len(evaluated)}
-        after = evaluated.count(self.policy_steps)  # the evaluation of this checkpoint was logged after it
-        lost = {"metrics": logged.get("metrics", 0) - present["metrics"]}
-        lost["evaluation"] = logged.get("evaluation", 0) - (len(evaluated) - after)
-        lost = {kind: max(0, count) for kind, count in lost.items()}
-        self._logged = {kind: present[kind] + lost[kind] for kind in present}
-        if any(lost.values()):
-            log.warning(
-                "%s was cut or damaged: %d metrics events and %d evaluations up to policy step %s are lost and not "
-                "repeated; to recover them, stop the run, restore the file from a backup, and resume",
-                self.run.events,
-                lost["metrics"],
-                lost["evaluation"],
-                f"{self.policy_steps:,}",
-            )
 
     # Training ---------------------------------------------------------------------------------------------------------
 
@@ -153,8 +123,7 @@ class RunTrainer:
         """Train to the next boundary.
 
         Args:
-            on_progress: called after each iteration with policy_steps, total_steps, updates, return (mean of recent
-                episodes), and elapsed (seconds).
+            on_progress: called after each iteration with the result of `RunProgress.facts`.
             on_batch: called before each batch of an iteration with the number of finished batches and the total
                 (`Buffer.due`).
 
@@ -177,7 +146,7 @@ class RunTrainer:
 
         until = next_stop(self.config, start)
         self.worker_ranks.send(f"advance {until}")
-        with self.stopwatch.running(), self.worker_ranks.translate_failures():
+        with self.progress.stopwatch.running(), self.worker_ranks.translate_failures():
             self.training.advance(until, on_iteration, on_batch)
         boundary = boundary_at(self.config, start, self.policy_steps, self._reason())
         # If training is interrupted here, the resumed process starts with this evaluation.
@@ -218,9 +187,9 @@ class RunTrainer:
         return stop or met
 
     def _account(self, metrics: list[Metrics], episodes: Episodes, seconds: float, on_progress: Progress) -> None:
-        self._add_returns(episodes.ret)
+        self.progress.add_returns(episodes.ret)
         collected = self.collector.seconds
-        self._log_pace(len(metrics), seconds - collected)
+        self.progress.log_pace(len(metrics), seconds - collected)
         metrics = [*metrics, self.training.metrics()]
         self.window.add(metrics, episodes)
         if self.stop.reads_training:
@@ -232,44 +201,14 @@ class RunTrainer:
             with self._name_last_checkpoint():
                 point = self.window.close(self.policy_steps, self.learner.updates)
             if self.config.metric.log_level:
-                retry(lambda: self.events.append("metrics", **self._moment(), values=point, **self._clock()))
-                self._logged["metrics"] += 1
-        steps = {"policy_steps": self.policy_steps, "total_steps": self.training.end}
-        learned = {"updates": self.learner.updates, "return": self._return}
-        on_progress({**steps, **learned, "elapsed": self.stopwatch.wall})
-
-    def _log_pace(self, updates: int, seconds: float) -> None:
-        """Log once how long the remaining gradient steps will take.
-
-        The duration of a gradient step is measured in the second iteration with gradient steps, because the first one
-        may include compilation.
-        """
-        known = updates and not self._pace_logged and self.training.end is not None
-        planned = self.training.buffer.count_batches(self.training.budget) if known else None
-        if planned is None or self._slow_first:
-            self._slow_first = self._slow_first and not updates
-            return
-        self._pace_logged, left = True, planned - self.learner.updates
-        if left > 0:
-            each = seconds / updates
-            log.info(
-                "a gradient step takes %.3g ms; the remaining %s take about %s",
-                each * 1e3,
-                f"{left:,}",
-                spell_duration(each * left),
-            )
-
-    def _add_returns(self, returns: list[float]) -> None:
-        """Update the mean return of the last 100 episodes with the returns of newly finished episodes."""
-        if returns:
-            self._recent = (self._recent + returns)[-100:]
-            self._return = sum(self._recent) / len(self._recent)
+                self.events.note("metrics", **self.progress.moment(), values=point, **self.progress.clock())
+        on_progress(self.progress.facts())
 
     def _check_stop_conditions(self, metrics: list[Metrics], episodes: Episodes) -> None:
         """Call the stop conditions with the means of an iteration's metrics."""
         with self._name_last_checkpoint():
             means = self.training.mean_metrics(metrics, episodes)
-        self.stop.add_iteration(means, **self._moment(), updates=self.learner.updates)
+        self.stop.add_iteration(means, **self.progress.moment(), updates=self.learner.updates)
 
     def _reason(self) -> str | None:
         return stop_reason(self.config, self.iterations, self.learner.updates, self.stop.reason)
@@ -302,10 +241,8 @@ class RunTrainer:
             "owed": self.owed,
             "scores": self.scores,
             "stop": self.stop.state_dict(),
-            "logged": self._logged,
-            "recent": self._recent,
-            "wall_s": self.stopwatch.wall,
-            "cpu_s": self.stopwatch.cpu,
+            "logged": self.events.counts,
+            **self.progress.state_dict(),
             "updates": self.learner.updates,
             "transferable_components": [*self.learner.transferable_components],
             "env_steps": self.training.env_steps,
@@ -318,9 +255,9 @@ class RunTrainer:
         )
         checkpoint.prune(self.run, self.config.checkpoint.keep_last, path)
         digest = checkpoint.manifest(path)["digest"]
-        saved = {"path": str(path.relative_to(self.run.path)), **self._moment(), "digest": digest}
+        saved = {"path": str(path.relative_to(self.run.path)), **self.progress.moment(), "digest": digest}
         tensors = tensor_digests(learning)  # logged, so that pruned checkpoints can still be compared
-        retry(lambda: self.events.append("checkpoint", **saved, tensors=tensors))
+        self.events.note("checkpoint", **saved, tensors=tensors)
         return saved
 
     def describe_lost_work(self, done: int, total: int, left: float) -> str:
@@ -356,9 +293,8 @@ class RunTrainer:
         self.scores[self.policy_steps] = greedy["mean"]
         self.stop.add_evaluation(self.policy_steps, greedy["mean"])
         self.owed = []
-        fields: dict[str, Any] = {**self._moment(), "final": False, "greedy": greedy, **self._clock()}
-        self._logged["evaluation"] += 1
-        return retry(lambda: self.events.append("evaluation", **fields))
+        clock: dict[str, Any] = self.progress.clock()
+        return self.events.note("evaluation", **self.progress.moment(), final=False, greedy=greedy, **clock)
 
     @contextmanager
     def _name_last_checkpoint(self) -> Iterator[None]:
@@ -372,15 +308,6 @@ class RunTrainer:
             last = next(iter(checkpoint.newest_first(self.run.checkpoints)), None)
             saved = "no checkpoint yet" if last is None else f"the last good checkpoint is {last}"
             raise RunError(f"{error}; {saved}") from None
-
-    def _moment(self) -> dict[str, int]:
-        """Return the progress of training for an event: policy_steps and env_steps."""
-        return {"policy_steps": self.policy_steps, "env_steps": self.training.env_steps}
-
-    def _clock(self) -> dict[str, float]:
-        """Return the seconds of training so far, {wall_s, cpu_s}, for an event; {} if `metric.disable_timer` is set."""
-        seconds = {"wall_s": self.stopwatch.wall, "cpu_s": self.stopwatch.cpu}
-        return {} if self.config.metric.disable_timer else {name: round(value, 3) for name, value in seconds.items()}
 
     def close(self) -> None:
         """Close the environments and end the worker ranks."""

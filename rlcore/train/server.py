@@ -62,6 +62,8 @@ FORWARDED = (
     "rlcore.store.retry",
     "rlcore.evaluation.evaluation",
     "rlcore.train.resource_check",
+    "rlcore.train.run_log",
+    "rlcore.train.run_progress",
     "rlcore.train.run_trainer",
     "rlcore.train.warmup",
 )
