@@ -1,4 +1,4 @@
-"""Base class of vectorized environments: seeds, autoreset, checks of values, episode counts, saving and restoring."""
+"""Base class of vectorized environments that step single environments: seeds, autoreset, saving and restoring."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ import numpy as np
 
 from rlcore import streams
 from rlcore.envs.episodes import EpisodeCounts, refuse_other_envs
-from rlcore.envs.exact.stacked import stack, unstack
-from rlcore.envs.spaces import LARGEST, Bounds
-from rlcore.errors import EnvironmentFault, RunError
+from rlcore.envs.exact.stacked import unstack
+from rlcore.envs.spaces import Bounds
+from rlcore.envs.vector.action_log import ActionLog
+from rlcore.envs.vector.value_checks import ObservationChecks
+from rlcore.errors import RunError
 from rlcore.protocols import VectorEnv
 from rlcore.spec import EnvSpec
 from rlcore.types import Episodes, State, TimeStep
@@ -65,10 +67,7 @@ class EpisodicVectorEnv(VectorEnv):
         self.spec = spec
         self.tier = tier
         self.fresh_instance = fresh_instance
-        self.out_of_bounds: dict[str, int] = {}
-        self._bounds = bounds
-        limits = {key: _allowed(np.dtype(part.dtype), bounds.get(key)) for key, part in spec.obs.items()}
-        self._allowed = {key: limit for key, limit in limits.items() if limit is not None}
+        self._checks = ObservationChecks(spec, bounds)
         self._episode_seed = episode_seed
         self._layout = [(k, (num_envs, *part.shape), np.dtype(part.dtype)) for k, part in spec.obs.items()]
         self._action_dtype = np.dtype(spec.action.dtype)
@@ -77,11 +76,16 @@ class EpisodicVectorEnv(VectorEnv):
         self._episode_index = np.full(num_envs, -1, np.int64)
         self._reward = np.zeros(num_envs)  # rewards of the last step, float64
         self._episodes = EpisodeCounts(np.zeros(num_envs, np.int64), np.zeros(num_envs), _clear)
-        self._actions: list[list[np.ndarray]] = [[] for _ in range(num_envs)]
+        self._actions = ActionLog(num_envs, spec.action)
         self._pending: list[int] = []  # environments that are reset on the next step
         self._rebuild: set[int] = set()
         self._cut: set[int] = set()  # environments that failed in the last step and are restarted
         self._last: TimeStep | None = None
+
+    @property
+    def out_of_bounds(self) -> dict[str, int]:
+        """Observation key -> number of values so far that were outside the bounds of their space."""
+        return self._checks.outside
 
     # Methods of subclasses
 
@@ -167,11 +171,9 @@ class EpisodicVectorEnv(VectorEnv):
             self._rebuild.clear()
         if self._cut:
             self._repeat_last(time_step)
-        self._inspect(time_step.obs)
+        self._checks.check(time_step.obs, self._episodes.length)
         if action is not None and self.tier == "replay":
-            for index, taken in enumerate(action):
-                if index not in seeds:
-                    self._actions[index].append(taken)
+            self._actions.add(action, seeds)
         self._episodes.add(reward)
         time_step.reward[:] = reward
         if self._pending:
@@ -214,59 +216,12 @@ class EpisodicVectorEnv(VectorEnv):
 
     def _open(self, index: int) -> int | None:
         self._episode_index[index] += 1
-        self._actions[index] = []
+        self._actions.begin(index)
         return self._episode_seed(index, int(self._episode_index[index]))
 
     def _empty(self) -> TimeStep:
         obs = {key: np.empty(shape, dtype) for key, shape, dtype in self._layout}
         return TimeStep(obs, np.empty(self.num_envs, np.float32), *(np.zeros(self.num_envs, bool) for _ in range(3)))
-
-    # Checks
-
-    def _inspect(self, obs: dict[str, np.ndarray]) -> None:
-        for key, (low, high) in self._allowed.items():
-            values = obs[key]
-            if not np.logical_and.reduce((values >= low) & (values <= high), axis=None):  # NaN is neither
-                self._look_closer(key, values)
-
-    def _look_closer(self, key: str, values: np.ndarray) -> None:
-        if values.dtype.kind == "f" and not (fine := np.abs(values) <= LARGEST).all():  # NaN is not
-            self._refuse(f"key {key!r}", fine, values)
-        low, high = self._bounds[key]
-        self._outside(key, values, (values >= low) & (values <= high))
-
-    def _refuse(self, what: str, fine: np.ndarray, values: np.ndarray) -> None:
-        for index in range(self.num_envs):
-            if not fine[index].all():
-                place = tuple(int(i) for i in np.argwhere(~np.atleast_1d(fine[index]))[0])
-                value = np.atleast_1d(values[index])[place]
-                raise EnvironmentFault(
-                    f"environment {index}, step {self._episodes.length[index]} of its episode: {what} is {value}"
-                    + (f" at {list(place)}" if np.ndim(values[index]) else "")
-                    + (
-                        f", but agents compute in float32, whose largest number is {LARGEST:.3g}"
-                        if LARGEST < abs(value) < np.inf
-                        else ""
-                    )
-                )
-
-    def _outside(self, key: str, values: np.ndarray, fine: np.ndarray) -> None:
-        """Count the values of a key that are outside the bounds of its space, and log a warning for the first one.
-
-        If the space is Discrete, raise EnvironmentFault instead.
-        """
-        if self.spec.obs[key].n is not None:
-            self._refuse(f"key {key!r} is outside its space: the value", fine, values)
-        if key not in self.out_of_bounds:
-            index = int(np.argwhere(~fine.reshape(self.num_envs, -1).all(1))[0, 0])
-            log.warning(
-                "environment %d, step %d of its episode: key %r is outside the bounds of its space; the values are "
-                "used unchanged (logged once)",
-                index,
-                self._episodes.length[index],
-                key,
-            )
-        self.out_of_bounds[key] = self.out_of_bounds.get(key, 0) + int((~fine).sum())
 
     # Episodes
 
@@ -331,12 +286,8 @@ class EpisodicVectorEnv(VectorEnv):
             if self.tier == "snapshot":
                 state["lanes"] = self._capture()
             if self.tier == "replay":
-                state["lanes"] = stack([{"actions": self._action_log(i)} for i in range(self.num_envs)])
+                state["lanes"] = self._actions.state_dict()
         return state
-
-    def _action_log(self, index: int) -> np.ndarray:
-        empty = np.zeros((0, *self.spec.action.shape), self._action_dtype)
-        return np.stack(self._actions[index]) if self._actions[index] else empty
 
     def load_state_dict(self, state: State) -> None:
         """Restore a state from `state_dict`, so that the next steps are bit-identical to those after saving.
@@ -350,9 +301,9 @@ class EpisodicVectorEnv(VectorEnv):
         self._episodes.load_state_dict(state | {name: np.array(state[name]) for name in ("return", "length")})
         self._pending = [int(i) for i in np.flatnonzero(state["pending"])]
         self._rebuild = set(self._pending) if self.tier == "boundary" else set()
-        self.out_of_bounds = dict(state["out_of_bounds"])
+        self._checks.outside = dict(state["out_of_bounds"])
         self.restarts = state["restarts"]
-        self._actions = [[] for _ in range(self.num_envs)]
+        self._actions = ActionLog(self.num_envs, self.spec.action)
         self._last = None
         if state["started"]:
             self._load_started(state)
@@ -364,18 +315,16 @@ class EpisodicVectorEnv(VectorEnv):
         self._last = TimeStep(obs, *flags)
         if self.tier == "boundary":
             return
-        states = unstack(state["lanes"], self.num_envs)
         if self.tier == "snapshot":
-            self._restore(states)
+            self._restore(unstack(state["lanes"], self.num_envs))
         else:
-            logs = {i: np.array(lane["actions"]) for i, lane in enumerate(states)}
-            self._actions = [list(logs[i]) for i in range(self.num_envs)]
-            self._replay_open(logs, obs)
+            self._actions.load_state_dict(state["lanes"])
+            self._replay_open(obs)
 
-    def _replay_open(self, logs: dict[int, np.ndarray], saved: dict[str, np.ndarray]) -> None:
+    def _replay_open(self, saved: dict[str, np.ndarray]) -> None:
         # An ended episode is not replayed, because the next one starts from its own seed.
         episodes: dict[int, tuple[Any, np.ndarray]] = {
-            i: (self._episode_seed(i, int(self._episode_index[i])), logs[i])
+            i: (self._episode_seed(i, int(self._episode_index[i])), self._actions.episode(i))
             for i in range(self.num_envs)
             if i not in self._pending
         }
@@ -395,18 +344,3 @@ class EpisodicVectorEnv(VectorEnv):
 def _clear(values: np.ndarray, mask: np.ndarray) -> np.ndarray:
     """Return `values` with 0 if the mask is True."""
     return np.where(mask, 0, values)
-
-
-def _allowed(dtype: np.dtype, bounds: tuple[np.ndarray, np.ndarray] | None) -> tuple[Any, Any] | None:
-    """Return the lower and upper bounds of values that need no further check; None if every value of `dtype` is valid.
-
-    Values between these bounds are finite and inside the bounds of the space.
-    """
-    if dtype.kind in "iu" and bounds is not None:
-        held = np.iinfo(dtype)  # uint8 pixels in 0 to 255 need no comparison, which would cost more than a copy
-        return None if (bounds[0] <= held.min).all() and (bounds[1] >= held.max).all() else bounds
-    if dtype.kind != "f":
-        return bounds
-    largest = min(np.finfo(dtype).max, LARGEST)
-    low, high = bounds or (-largest, largest)
-    return np.maximum(low, -largest), np.minimum(high, largest)
