@@ -98,6 +98,24 @@ class Parameters:
         }
         return dataclasses.replace(self.constants, **drawn)
 
+    def changed(self, values: Mapping[str, Any], env_id: str) -> Parameters:
+        """Return these parameters with other values for some fields, as in `collect(env_config=...)`.
+
+        Args:
+            values: field -> number or distribution.
+            env_id: id of the environment, for messages.
+
+        Returns:
+            The parameters.
+
+        Raises:
+            UserError: A field is unknown, or its value is invalid.
+        """
+        new = parse(type(self.constants), values, "env_config", env_id)
+        given = {name: getattr(new.constants, name) for name in values if name not in new.rules}
+        kept = {name: rule for name, rule in self.rules.items() if name not in values}
+        return Parameters(dataclasses.replace(self.constants, **given), kept | new.rules)
+
 
 def parse(cls: type, values: Mapping[str, Any], key: str, env_id: str) -> Parameters:
     """Check the values of `env.config` and convert them.

@@ -13,7 +13,7 @@ from rlcore import streams
 from rlcore.compiled.stepping import CompiledEnvStep, compile_step
 from rlcore.compiler import Compiler
 from rlcore.envs.batched.env import BatchedEnv
-from rlcore.envs.batched.parameters import Parameters, parse
+from rlcore.envs.batched.parameters import Parameters
 from rlcore.envs.batched.random import BatchedRandom, episode_key
 from rlcore.envs.episodes import EpisodeCounts, refuse_other_envs
 from rlcore.envs.seeds import EpisodeSeeds
@@ -127,14 +127,10 @@ class BatchedVectorEnv(VectorEnv):
 
     def _set(self, changed: Mapping[str, Any]) -> None:
         """Use the parameters of the config, except those in `changed`."""
-        old = self._configured
-        new = parse(type(old.constants), changed, "env_config", self.spec.id)
-        given = {name: getattr(new.constants, name) for name in changed if name not in new.rules}
-        kept = {name: rule for name, rule in old.rules.items() if name not in changed}
-        self._parameters = Parameters(replace(old.constants, **given), kept | new.rules)
+        self._parameters = self._configured.changed(changed, self.spec.id)
         self._changed, self._compiled = dict(changed), None  # the compiled step contains the constants
         self.replaced += 1
-        self._scheduled = {name: value for name, value in self._scheduled.items() if name in kept}
+        self._scheduled = {name: value for name, value in self._scheduled.items() if name not in changed}
 
     def _start(self) -> dict[str, Tensor]:
         """Reset all copies with the random streams of their episodes; return the observations."""
