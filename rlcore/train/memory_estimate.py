@@ -18,9 +18,9 @@ import math
 from dataclasses import dataclass, field, replace
 
 from rlcore.compiled.when_to_compile import on_gpu
-from rlcore.config.groups import EnvConfig, RunConfig
+from rlcore.config.groups import RunConfig
 from rlcore.data.sizes import PIECES, frame_bytes, row_bytes
-from rlcore.spec import EnvSpec, Window
+from rlcore.spec import EnvSpec
 from rlcore.system.free_memory import FreeResources, size
 
 # Unshared bytes, measured: a trainer after a short training, an environment process (CartPole; MuJoCo: twice that), an
@@ -191,34 +191,6 @@ def _window_bytes(spec: EnvSpec) -> tuple[int, int]:
     return past, shown
 
 
-def resized(spec: EnvSpec, old: EnvConfig, new: EnvConfig) -> EnvSpec:
-    """Return the spec that an environment would have with other sizes, without creating the environment.
-
-    The sizes are `screen_size`, `frame_stack`, `frame_stack_dilation` and `actions_as_observation.num_stack`.
-
-    Args:
-        spec: spec of the environment with the config `old`.
-        old: config of the environment.
-        new: config with other sizes; all other keys are the same as in `old`.
-
-    Returns:
-        The spec of the environment with the config `new`.
-    """
-    obs = dict(spec.obs)
-    actions, resized_actions = old.actions_as_observation.num_stack, new.actions_as_observation.num_stack
-    if actions != resized_actions and "action_stack" in obs and actions > 0:
-        stack = obs["action_stack"]
-        obs["action_stack"] = replace(stack, shape=(math.prod(stack.shape) // actions * max(0, resized_actions),))
-    frames = (new.frame_stack, new.frame_stack_dilation)
-    for key, part in spec.obs.items():
-        if part.window is not None and frames != (old.frame_stack, old.frame_stack_dilation):
-            obs[key] = replace(obs[key], window=Window(*frames) if new.frame_stack > 1 else None)
-        if part.kind == "image" and new.screen_size and new.screen_size != old.screen_size:
-            sides = (new.screen_size if side == old.screen_size else side for side in part.shape)
-            obs[key] = replace(obs[key], shape=tuple(sides))
-    return replace(spec, obs=obs)
-
-
 def _plan(config: RunConfig, counted: TensorSizes) -> str:
     """Return a phrase with the length (policy steps, and gradient steps if known) and the device of a run."""
     ranks = f" ({config.fabric.ranks} ranks)" if config.fabric.ranks > 1 else ""
@@ -243,14 +215,6 @@ def _ratios(config: RunConfig, counted: TensorSizes) -> str:
     number = "" if config.algo.total_steps is None else f"{counted.updates:,} "
     steps = f"{number}gradient steps of {rows:,} rows{ranks}"
     return f"{steps}: replay ratio {ratio:g} (gradient steps per policy step), train ratio {ratio * rows:g} (rows)"
-
-
-def spell_duration(seconds: float) -> str:
-    """Return a duration as text in a suitable unit, such as "45 s", "12 min", "3.5 h" or "4.0 days"."""
-    for unit, length in (("days", 86_400), ("h", 3_600), ("min", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds / length:.{1 if seconds < 10 * length else 0}f} {unit}"
-    return f"{seconds:.0f} s"
 
 
 def _list(parts: dict[str, int]) -> str:

@@ -7,15 +7,12 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 from rlcore.compiled.when_to_compile import on_gpu
 from rlcore.config.groups import FabricConfig, RunConfig
-from rlcore.config.schema import Argument, arguments
+from rlcore.config.schema import arguments
 from rlcore.config.values import at, plain, spell
 from rlcore.data.sizes import row_bytes
 from rlcore.errors import UserError
@@ -23,15 +20,14 @@ from rlcore.spec import EnvSpec
 from rlcore.system.devices import gpus
 from rlcore.system.free_memory import FreeResources
 from rlcore.system.printable import DETAIL
-from rlcore.train.memory_estimate import PROCESS, ResourceEstimate, estimate, resized
+from rlcore.train.largest_fitting import largest_fitting, resized
+from rlcore.train.memory_estimate import PROCESS, ResourceEstimate, estimate
 
 log = logging.getLogger(__name__)
 PRECISIONS = {"32": "32-true", "bf16": "bf16-mixed", "16": "16-mixed"}
 MEMORIES = 8  # upper bound of the space of a replay buffer's rows, with files and checkpoints, in sizes of the buffer
 LARGE = 100_000  # elements of an observation, or choices of an action, that the error message mentions
 LAYERS = 16  # assumed number of layers as wide as the largest integer of the config; decides if the state is counted
-MEMORY = "buffer.size"
-NOT_A_SIZE = ("algo.total_steps", "seed")
 
 
 def check_device(config: FabricConfig) -> None:
@@ -156,106 +152,3 @@ def _may_be_large(config: RunConfig, spec: EnvSpec, free: FreeResources) -> bool
     largest = max((n for n in numbers if type(n) is int and n != config.algo.total_steps), default=0)
     wide = max([spec.action.flat_size, *(part.size for part in spec.obs.values())])  # width of a first or last layer
     return 4 * 4 * LAYERS * largest * max(largest, wide) > free.memory
-
-
-# Largest value that fits ----------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Number:
-    """Integer in the config that is reduced to find the largest value that fits into memory.
-
-    Attributes:
-        keys: all config keys with this value; several networks may inherit one default.
-        value: the value in the config.
-        low: smallest value to try.
-    """
-
-    keys: tuple[str, ...]
-    value: int
-    low: int
-
-
-def largest_fitting(config: RunConfig, fits: Callable[[RunConfig], bool]) -> tuple[str, Any, int] | None:
-    """Find the config value that makes a run too large for the machine.
-
-    A value is a candidate if the config fits the machine after reducing only this value. If there are several
-    candidates, the one with the largest ratio to its default is chosen.
-
-    Args:
-        config: a config that does not fit.
-        fits: returns True if a config fits. It must be monotonic: if a config fits, so does a config with smaller
-            values.
-
-    Returns:
-        Key, value, and the largest value that fits, rounded down to two significant digits. None if there is no
-        candidate, or if the only candidate is the size of the replay buffer and the algorithm needs a larger buffer
-        than fits.
-    """
-    suspects = sorted(_numbers(config), key=lambda number: -number.value / max(1, number.low))
-    for number in suspects:
-        largest = _largest(config, number, fits)
-        if largest is not None and (number.keys != (MEMORY,) or _is_possible(_with(config, number.keys, largest))):
-            key = min(number.keys, key=len)
-            return key, at(plain(config), key), largest
-    return None
-
-
-def _largest(config: RunConfig, number: _Number, fits: Callable[[RunConfig], bool]) -> int | None:
-    """Return the largest value of the config keys `number.keys` with which the config fits the machine.
-
-    The value is rounded down to two significant digits. None if even the smallest value does not fit.
-    """
-
-    def fit(number: _Number, value: int) -> bool:
-        return fits(_with(config, number.keys, value))
-
-    low, high = number.low, number.value
-    if not fit(number, low):
-        return None
-    while high - low > max(1, low // 20):
-        far = high > 4 * max(1, low)
-        middle = max(low + 1, int((max(1, low) * high) ** 0.5)) if far else (low + high) // 2
-        low, high = (middle, high) if fit(number, middle) else (low, middle)
-    digit = 10 ** max(0, len(str(low)) - 2)
-    return max(number.low, low // digit * digit)
-
-
-def _is_possible(config: RunConfig) -> bool:
-    """Return True if the algorithm accepts the config, for example the size of its replay buffer."""
-    try:
-        config.algo.check_with(config)
-    except UserError:
-        return False
-    return True
-
-
-def _numbers(config: RunConfig) -> Iterator[_Number]:
-    values = plain(config)
-    groups: dict[tuple[str, int], list[Argument]] = {}
-    for argument in (*arguments(RunConfig), *arguments(type(config.algo), "algo.")):
-        value = at(values, argument.key)
-        if argument.key == "fabric.devices" and str(value).isdecimal():
-            value = int(value)
-        if argument.key == "checkpoint.keep_last" and value is None:
-            value = (config.algo.total_steps or 0) // config.checkpoint_every
-        if argument.key == MEMORY and value is None:
-            value = config.algo.count_remembered(config)
-        if type(value) is int and argument.key not in NOT_A_SIZE:
-            groups.setdefault((argument.key.rpartition(".")[2], value), []).append(argument)
-    for (_, value), alike in groups.items():
-        default = min((a.default for a in alike if type(a.default) is int), default=value)
-        low = default if default < value else int(max(a.low or 1 for a in alike))
-        if low < value:
-            yield _Number(tuple(argument.key for argument in alike), value, low)
-
-
-def _with(group: Any, keys: tuple[str, ...], value: int) -> Any:
-    for key in keys:
-        group = _replace(group, key.split("."), value)
-    return group
-
-
-def _replace(group: Any, path: list[str], value: int) -> Any:
-    name, *rest = path
-    return dataclasses.replace(group, **{name: _replace(getattr(group, name), rest, value) if rest else value})

@@ -6,7 +6,6 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from rlcore.train.memory_estimate import spell_duration
 from rlcore.train.metrics import Stopwatch
 from rlcore.train.trainer import Trainer
 
@@ -89,3 +88,11 @@ class RunProgress:
         """Restore the state that `state_dict` returned."""
         self.stopwatch = Stopwatch(state["wall_s"], state["cpu_s"])
         self._recent = [float(ret) for ret in state["recent"]]
+
+
+def spell_duration(seconds: float) -> str:
+    """Return a duration as text in a suitable unit, such as "45 s", "12 min", "3.5 h" or "4.0 days"."""
+    for unit, length in (("days", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.{1 if seconds < 10 * length else 0}f} {unit}"
+    return f"{seconds:.0f} s"

@@ -27,13 +27,12 @@ from rlcore.train.arithmetic import count
 from rlcore.train.boundary import Boundary, boundary_at, is_scheduled, next_stop, stop_reason
 from rlcore.train.components import check_finite, start_from
 from rlcore.train.fingerprint import fingerprint
-from rlcore.train.memory_estimate import spell_duration
 from rlcore.train.metrics import MetricsWindow
 from rlcore.train.ranks import VARIABLE, WorkerRanks
 from rlcore.train.resource_check import check_resources
 from rlcore.train.resume import ResumePoint
 from rlcore.train.run_log import RunLog
-from rlcore.train.run_progress import RunProgress
+from rlcore.train.run_progress import RunProgress, spell_duration
 from rlcore.train.stop_conditions import StopConditions
 from rlcore.train.trainer import Trainer
 from rlcore.types import Episodes, Metrics

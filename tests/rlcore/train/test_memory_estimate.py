@@ -460,10 +460,3 @@ def test_check_resources_logs_no_budget_without_total_steps(caplog: pytest.LogCa
     assert any(line.startswith("trains on the CPU until a stop condition holds; needs") for line in caplog.messages)
     assert any(line.startswith("gradient steps of 256 rows: replay ratio 1 (grad") for line in caplog.messages)
     assert "9,007," not in caplog.text
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(0.4, "0 s"), (119, "119 s"), (120, "2.0 min"), (7_300, "2.0 h"), (3 * 86_400, "3.0 days")]
-)
-def test_spell_duration_uses_suitable_unit(seconds: float, text: str) -> None:
-    assert needs.spell_duration(seconds) == text

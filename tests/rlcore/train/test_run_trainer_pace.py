@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from rlcore.train.run_progress import spell_duration
 from rlcore.train.run_trainer import RunTrainer
 from tests.runs import prepare
 
@@ -39,3 +40,10 @@ def test_advance_reports_remaining_time_after_second_training(tmp_path: Path, ca
 
 def test_advance_reports_no_time_without_second_training(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert not time_messages(tmp_path / "run", caplog, algo__train_every=1_000)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.4, "0 s"), (119, "119 s"), (120, "2.0 min"), (7_300, "2.0 h"), (3 * 86_400, "3.0 days")]
+)
+def test_spell_duration_uses_suitable_unit(seconds: float, text: str) -> None:
+    assert spell_duration(seconds) == text
