@@ -1,15 +1,10 @@
-"""Resuming: the checkpoint from which training resumes, and the rules for changes of its config.
-
-A change must not affect the training that is already done.
-"""
+"""Rules for changes of a run that resumes: a change must not affect the training that is already done."""
 
 from __future__ import annotations
 
 import dataclasses
 import logging
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,95 +14,25 @@ from rlcore.config.groups import RunConfig
 from rlcore.config.learning_half import learning_half
 from rlcore.config.schema import defaults, nested_class, types_of
 from rlcore.config.values import at, spell
-from rlcore.errors import UserError, first_line
+from rlcore.errors import UserError
 from rlcore.store import checkpoint
 from rlcore.store.directory import RunDirectory
 from rlcore.train.fingerprint import differences, learning_settings
+from rlcore.train.resume_point import ResumePoint
 
 log = logging.getLogger(__name__)
 _MISSING = object()
 
 
-@dataclass(frozen=True)
-class ResumePoint:
-    """Checkpoint from which training resumes, verified and loaded.
+def check_resumed(point: ResumePoint, now: Mapping[str, Any], config: RunConfig) -> None:
+    """Compare the fingerprint `now` of the current process with that of the checkpoint.
 
-    Attributes:
-        path: directory of the checkpoint.
-        learning: state on which the next training step depends.
-        bookkeeping: all other state, such as metrics and times.
-        own: True if this run wrote the checkpoint; False if another run wrote it (`checkpoint.resume_from`).
+    Raise a UserError if the resumed run would train differently. Log other differences, such as library versions,
+    because results may then not be bit-identical.
     """
-
-    path: Path
-    learning: dict[str, Any]
-    bookkeeping: dict[str, Any]
-    own: bool
-
-    @staticmethod
-    def find(run: RunDirectory, resume_from: str | None) -> ResumePoint | None:
-        """Find the checkpoint from which a run resumes, and load it.
-
-        Args:
-            run: run directory.
-            resume_from: value of `checkpoint.resume_from` in the run's config.
-
-        Returns:
-            The newest undamaged checkpoint of the run. If the run has no checkpoint, the one at `resume_from`. If that
-            is None, too, the result is None, and training starts from the beginning.
-
-        Raises:
-            UserError: If the run has checkpoints, but all are damaged.
-        """
-        newest = checkpoint.load_newest(run.checkpoints, with_chunks=True)
-        if newest is not None:
-            return ResumePoint(*newest, own=True)
-        names = [path.name for path in checkpoint.newest_first(run.checkpoints)]
-        if names:
-            raise UserError(
-                f"{run.path}: every checkpoint is damaged ({', '.join(names)}; see {run.log} for details); "
-                "remove its folder `checkpoints` to train from the beginning"
-            )
-        return ResumePoint.at(Path(resume_from)) if resume_from else None
-
-    @staticmethod
-    def at(path: Path) -> ResumePoint:
-        """Load a checkpoint of another run; raise a UserError if it is damaged."""
-        return ResumePoint(path, *checkpoint.load(path), own=False)
-
-    @property
-    def fingerprint(self) -> dict[str, Any]:
-        """Fingerprint of the run that wrote the checkpoint, {learning, machine} (`rlcore.train.fingerprint`)."""
-        with self.reading():
-            return {half: dict(self.bookkeeping["fingerprint"][half]) for half in ("learning", "machine")}
-
-    @contextmanager
-    def reading(self) -> Iterator[None]:
-        """Context manager that raises a UserError naming the files if a state lacks the expected keys or types."""
-        with reading_state(self.path):
-            yield
-
-    def check(self, now: Mapping[str, Any], config: RunConfig) -> None:
-        """Compare the fingerprint `now` of the current process with that of the checkpoint.
-
-        Raise a UserError if the resumed run would train differently. Log other differences, such as library versions,
-        because results may then not be bit-identical.
-        """
-        stored = self.fingerprint
-        refuse_other_learning(stored["learning"], now["learning"], config, self.path)
-        warn_of_other_machine(stored["machine"], now["machine"])
-
-
-@contextmanager
-def reading_state(path: Path) -> Iterator[None]:
-    """Context manager that raises a UserError naming the files if a state lacks the expected keys or types."""
-    try:
-        yield
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError) as error:
-        raise UserError(
-            f"checkpoint {path}: learning/state.json or bookkeeping/state.json does not contain a state of this run "
-            f"({type(error).__name__}: {first_line(error)[:200]})"
-        ) from error
+    stored = point.fingerprint
+    refuse_other_learning(stored["learning"], now["learning"], config, point.path)
+    warn_of_other_machine(stored["machine"], now["machine"])
 
 
 def refuse_unfit(source: Path, config: RunConfig) -> None:
@@ -142,9 +67,6 @@ def refuse_unfit(source: Path, config: RunConfig) -> None:
     now = learning_settings(config, stored["learning"]["tier"], decide(config, stored, lambda: None))
     refuse_other_learning(stored["learning"], now, config, source)
     refuse_smaller_budget(config, checkpoint.policy_steps(source), str(source))
-
-
-# Rules for changes ----------------------------------------------------------------------------------------------------
 
 
 def may_extend(config: RunConfig, tier: str) -> bool:

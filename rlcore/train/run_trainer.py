@@ -30,7 +30,8 @@ from rlcore.train.fingerprint import fingerprint
 from rlcore.train.metrics import MetricsWindow
 from rlcore.train.ranks import VARIABLE, WorkerRanks
 from rlcore.train.resource_check import check_resources
-from rlcore.train.resume import ResumePoint
+from rlcore.train.resume import check_resumed
+from rlcore.train.resume_point import ResumePoint
 from rlcore.train.run_log import RunLog
 from rlcore.train.run_progress import RunProgress, spell_duration
 from rlcore.train.stop_conditions import StopConditions
@@ -68,7 +69,7 @@ class RunTrainer:
         self.learner, self.collector, self.envs = self.training.learner, self.training.collector, self.training.envs
         self.fingerprint = fingerprint(config, self.training.fabric.device, card["tier"], compiled)
         if earlier is not None:
-            earlier.check(self.fingerprint, config)
+            check_resumed(earlier, self.fingerprint, config)
         self.window = MetricsWindow(config.metric)
         self.progress = RunProgress(self.training)
         self.owed: list[str] = []

@@ -48,7 +48,7 @@ from rlcore.train.fabric import (
     set_switches,
 )
 from rlcore.train.loop import TrainingLoop
-from rlcore.train.resume import reading_state
+from rlcore.train.resume_point import reading_state
 from rlcore.train.setup import check_own_environment, check_training, make_envs, refuse_other_environment
 from rlcore.train.statistics import episode_statistics, rollout_statistics, update_statistics
 from rlcore.train.stop_conditions import StopConditions
