@@ -161,6 +161,17 @@ def test_step_names_killed_process(open_vector):
             envs.step(np.zeros(2, int))
 
 
+def test_killed_process_is_named_with_step_of_restored_episode(open_vector):
+    first, second = (open_vector("CartPole-v1") for _ in range(2))
+    first.reset()
+    for _ in range(3):
+        first.step(np.zeros(2, np.int64))
+    second.load_state_dict(first.state_dict())
+    os.kill(second.pids[1], signal.SIGKILL)
+    with pytest.raises(EnvironmentFault, match=r"environment 1, step 4 .*died"):
+        second.step(np.zeros(2, np.int64))
+
+
 @pytest.mark.parametrize("fault", ["hang", "spin"])
 def test_step_timeout_kills_hanging_process(open_vector, fault):
     envs = faulty(open_vector, fault, timeout=0.5)
