@@ -91,6 +91,8 @@ class VectorEnv(ABC):
     def restart(self, values: Mapping[str, Any], policy_steps: int) -> TimeStep:
         """Start a new episode in every environment, with other parameters (`Trainer.collect(env_config=...)`).
 
+        The running episodes have not ended, so `pop_episodes` does not return them.
+
         Args:
             values: parameters as in `env.config`; those that are not set keep their values.
             policy_steps: number of policy steps taken so far, at which schedules are evaluated.

@@ -20,14 +20,11 @@ class EpisodeCounts:
         length: zeros [B] int64, an array or a tensor; also an attribute, the number of actions in each running episode.
         ret: zeros [B] float64; also an attribute, the undiscounted return of each running episode.
         clear: function (values, mask [B] bool) -> values, with 0 if the mask is True.
-
-    Attributes:
-        finished: ended episodes, ordered by time, then by environment.
     """
 
     def __init__(self, length: Rows, ret: Rows, clear: Callable[[Rows, Rows], Rows]) -> None:
         self.length, self.ret, self._clear = length, ret, clear
-        self.finished = Episodes()
+        self.finished = Episodes()  # the ended ones, ordered by time, then by environment
 
     def step(self) -> None:
         """Count an action in every environment."""

@@ -19,14 +19,11 @@ class RunLog(EventLog):
 
     Args:
         path: path of `events.jsonl`.
-
-    Attributes:
-        counts: number of metrics and evaluation events up to now; a checkpoint contains it.
     """
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        self.counts = {"metrics": 0, "evaluation": 0}
+        self.counts = {"metrics": 0, "evaluation": 0}  # number of these events up to now, also in checkpoints
 
     def note(self, kind: str, **fields: Any) -> dict[str, Any]:
         """Append an event as `append`, but count it, and repeat a write that fails because the disk is full."""

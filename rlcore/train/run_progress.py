@@ -18,13 +18,11 @@ class RunProgress:
 
     Args:
         training: the training.
-
-    Attributes:
-        stopwatch: measures the time in training, also that of earlier processes of the run.
     """
 
     def __init__(self, training: Trainer) -> None:
-        self.training, self.stopwatch = training, Stopwatch()
+        self.training = training
+        self.stopwatch = Stopwatch()  # includes the training in earlier processes of the run
         self._recent: list[float] = []  # returns of the newest episodes
         self._slow_first = True  # the first gradient step includes setup or compilation
         self._pace_logged = False

@@ -1,4 +1,4 @@
-"""What a training needs before its first iteration: a config that the machine can train, and environments."""
+"""Setup of a training: checks of the config, the environment and the resources, and creation of the environments."""
 
 from __future__ import annotations
 

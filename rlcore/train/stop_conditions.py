@@ -82,7 +82,7 @@ class StopConditions:
 
         Args:
             metrics: name -> mean over the iteration.
-            counters: policy_steps, env_steps and updates, the numbers of steps taken so far.
+            **counters: policy_steps, env_steps and updates, the numbers of steps taken so far.
 
         Returns:
             Description of the first condition that holds; None if none does.

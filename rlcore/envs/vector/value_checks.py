@@ -20,14 +20,11 @@ class ObservationChecks:
     Args:
         spec: spec of one environment.
         bounds: observation key -> (lower bound, upper bound); values outside the bounds are counted.
-
-    Attributes:
-        outside: observation key -> number of values so far that were outside the bounds of their space.
     """
 
     def __init__(self, spec: EnvSpec, bounds: Bounds) -> None:
         self.spec, self.bounds = spec, bounds
-        self.outside: dict[str, int] = {}
+        self.outside: dict[str, int] = {}  # observation key -> number of values outside the bounds so far
         limits = {key: _limits(np.dtype(part.dtype), bounds.get(key)) for key, part in spec.obs.items()}
         self._limits = {key: limit for key, limit in limits.items() if limit is not None}
 
