@@ -18,6 +18,7 @@ class Walk(BatchedEnv):
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -53,6 +54,7 @@ class BatchedEnv(ABC):
         max_episode_steps: an episode is truncated after this number of steps; None: no limit.
         max_num_envs: largest B; None: no limit.
         endless: True if episodes have no end: `step` then returns only observations and rewards.
+        mask_bindings: key of an action mask -> the sub-action to which it belongs (`rlcore.envs.spaces.bind`).
         config: instance of `Config`, the values of the current episodes; each field is a number, or a tensor [B] of one
             number per copy.
         state: name -> [B, ...], the state of the copies.
@@ -64,6 +66,7 @@ class BatchedEnv(ABC):
     max_episode_steps: ClassVar[int | None] = None
     max_num_envs: ClassVar[int | None] = None
     endless: ClassVar[bool] = False
+    mask_bindings: ClassVar[Mapping[str, Any]] = {}
 
     @dataclass(frozen=True)
     class Config:

@@ -25,7 +25,7 @@ class GymnasiumView(gymnasium.Env[Any, Any]):
         self.env, self.observation_space, self.action_space = env, env.observation_space, env.action_space
         self._seed, self._episode = 0, -1
         self.endless, self.parameters = env.endless, Parameters(env.Config(), {})
-        self.mask_bindings: Mapping[str, Any] = getattr(env, "mask_bindings", {})
+        self.mask_bindings = env.mask_bindings
 
     def set_task(self, config: Mapping[str, Any], endless: bool | None, env_id: str) -> None:
         """Set the values of `env.config` and `env.endless`; raise UserError if `config` is invalid."""
