@@ -52,7 +52,9 @@ def serve(model: str, port: int) -> None:
         pass
     from mlflow.pyfunc import scoring_server  # takes seconds
 
-    app = scoring_server.init(scoring_server.load_model_with_mlflow_config(model))
+    from flows.registry.served_model import ServedModel  # imports mlflow.pyfunc
+
+    app = scoring_server.init(ServedModel(scoring_server.load_model_with_mlflow_config(model)))
     _serve(guard(app, own_login(), is_health("/ping", "/health")), port, model)
 
 

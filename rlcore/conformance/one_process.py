@@ -26,6 +26,7 @@ from rlcore.functional.tree import fit, map_leaves, name_leaves
 from rlcore.optim.optimizer import Optimizer
 from rlcore.optim.step import Step
 from rlcore.protocols import Stateful
+from rlcore.spec import EnvSpec
 from rlcore.store.checkpoint import nested_state
 from rlcore.train.components import find_all, parameters
 from rlcore.train.trainer import Trainer
@@ -188,7 +189,7 @@ def a_loaded_policy_acts_alike(config: RunConfig) -> None:
     policy = LoadedPolicy(description, state["agent"])
     count, device = config.env.num_envs, training.fabric.device
     form, held = map_leaves(lambda part: part.to(device), agent.initial(count)), policy.initial_carry(count)
-    carry, obs = form, newest_obs(training)
+    carry, obs = form, _with_allowed_action(spec, newest_obs(training))
     for opens in (np.ones(count, bool), np.zeros(count, bool)):
         with torch.no_grad():
             carry, action, extras = agent.act(carry, obs, torch.from_numpy(opens).to(device), None, True)
@@ -205,6 +206,15 @@ def a_loaded_policy_acts_alike(config: RunConfig) -> None:
                 f"for the same observations, a loaded policy returns another {name} than the trained agent"
             )
         held = {column.name: answer[column.name].tolist() for column in policy.signature.carry}
+
+
+def _with_allowed_action(spec: EnvSpec, obs: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return observations whose action masks allow an action: the last one of an episode can have masks of zeros."""
+    nothing = spec.nothing_allowed(obs, torch.cat)
+    if nothing is None:
+        return obs
+    masks = {key: obs[key].flatten(1).masked_fill(nothing.unsqueeze(1), 1).view_as(obs[key]) for key in spec.mask_keys}
+    return obs | masks
 
 
 def a_player_elsewhere_acts_alike(config: RunConfig) -> None:

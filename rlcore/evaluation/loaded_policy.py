@@ -14,10 +14,11 @@ from rlcore.algorithms import ALGORITHMS
 from rlcore.config.build import build
 from rlcore.data.history import with_history
 from rlcore.errors import UserError
+from rlcore.evaluation.observations import join_keys, to_batch
 from rlcore.evaluation.signature import SAID, Signature, signature_of
 from rlcore.functional.noise import Noise
 from rlcore.functional.tree import fit, map_leaves, name_leaves
-from rlcore.spec import ArraySpec, EnvSpec
+from rlcore.spec import EnvSpec
 from rlcore.types import Carry
 
 
@@ -68,6 +69,7 @@ class LoadedPolicy:
         self.agent.requires_grad_(False).eval()
         self._acting = with_history(self.agent, self.spec)
         self.obs_keys: tuple[str, ...] = tuple(getattr(self.agent, "keys", self.spec.obs))
+        self._masks = self.spec.mask_keys if config.needs_allowed_action else ()
         self._rng = Noise(seed, "policy_eval")
 
     def initial(self, batch_size: int) -> Carry:
@@ -78,8 +80,8 @@ class LoadedPolicy:
         """Return the actions of a feed-forward policy for observations, in the environment's format.
 
         Args:
-            obs: one observation or a batch of observations. It is a dict of arrays, or an array if the environment's
-                observations are arrays (key `state`).
+            obs: one observation or a batch of observations. It is a dict of arrays, which can be nested, or an array
+                if the environment's observations are arrays (key `state`).
             greedy: True: the most likely action; False: a sample.
 
         Returns:
@@ -115,23 +117,22 @@ class LoadedPolicy:
             UserError: If an observation key is missing, has another shape or is not finite, or if the length of
                 `is_first` is not B.
         """
-        outputs, carry = self._answer(obs, carry, is_first, greedy)
+        outputs, carry = self._answer(join_keys(obs), carry, is_first, greedy)
         return outputs["action"], carry
 
-    def _answer(self, obs: Any, carry: Carry | None, is_first: Any, greedy: bool) -> tuple[dict[str, np.ndarray], Any]:
+    def _answer(
+        self, obs: Any, carry: Carry | None, is_first: Any, greedy: bool, needs_allowed_action: bool = False
+    ) -> tuple[dict[str, np.ndarray], Any]:
         """Validate observations and call the agent; return its outputs and the new carry (recurrent state).
 
         The outputs are a dict with `action` and, if the agent returns them, `logprob` and `value`. If `obs` is a single
-        observation, they have no batch dimension.
+        observation, they have no batch dimension. If `needs_allowed_action` is true, action masks that allow no action
+        raise a UserError; otherwise such masks allow all actions.
         """
         given = obs if isinstance(obs, Mapping) else {self.obs_keys[0]: obs}
-        arrays = {key: self._array(given, key) for key in self.obs_keys}
-        single = [arrays[key].ndim == len(self.spec.obs[key].shape) for key in self.obs_keys]
-        if any(single) != all(single):
-            raise UserError(
-                "obs: some keys have a batch dimension and others have none; give all keys, or none, a batch dimension"
-            )
-        batch = {key: torch.from_numpy(a[None] if single[0] else a) for key, a in arrays.items()}
+        batch, single = to_batch(given, {key: self.spec.obs[key] for key in self.obs_keys})
+        if needs_allowed_action and self._masks:
+            self._refuse_without_action(batch)
         count = len(batch[self.obs_keys[0]])
         opens = np.full(count, carry is None) if is_first is None else np.asarray(is_first, dtype=bool).reshape(-1)
         if len(opens) != count:
@@ -142,7 +143,7 @@ class LoadedPolicy:
                 form if carry is None else carry, batch, torch.from_numpy(opens), self._rng, greedy
             )
             outputs = {"action": self.agent.to_env(action)} | {name: extras[name] for name in SAID if name in extras}
-        named = {name: part[0].numpy() if single[0] else part.numpy() for name, part in outputs.items()}
+        named = {name: part[0].numpy() if single else part.numpy() for name, part in outputs.items()}
         return named, fit(form, carry)
 
     @functools.cached_property
@@ -178,17 +179,20 @@ class LoadedPolicy:
         Args:
             given: observations, key -> [B, ...]. If there is only one key and the policy is feed-forward, this can be
                 an array [B, ...] instead of a dict. A recurrent policy also needs `is_first` [B] bool, and the arrays
-                of the carry (recurrent state) that the last call or `initial_carry` returned.
+                of the carry (recurrent state) that the last call or `initial_carry` returned. The keys of nested dicts
+                are joined by dots.
             greedy: True: the most likely action; False: a sample.
 
         Returns:
             `action`, `logprob` and `value` (if the agent returns them), and the carry for the next observations.
 
         Raises:
-            UserError: If an input is missing or has another shape, or if the carry contains NaN.
+            UserError: If an input is missing or has another shape, if the carry contains NaN, or if the action masks
+                allow no action. (`step` accepts such masks, because the last observation of an episode can have them.)
         """
+        given = join_keys(given)
         if not self.signature.carry:
-            return self._answer(given, None, None, greedy)[0]
+            return self._answer(given, None, None, greedy, needs_allowed_action=True)[0]
         names = [column.name for column in self.signature.inputs if column.kind in ("is_first", "carry")]
         if missing := [name for name in names if given.get(name) is None]:
             raise UserError(f"{missing[0]!r} is missing; this recurrent policy needs the inputs {', '.join(names)}")
@@ -204,35 +208,17 @@ class LoadedPolicy:
         obs = {key: given[key] for key in self.obs_keys if key in given}
         left = iter(parts)
         carry = map_leaves(lambda _: next(left), self.initial(len(opens)))
-        outputs, carry = self._answer(obs, carry, opens, greedy)
+        outputs, carry = self._answer(obs, carry, opens, greedy, needs_allowed_action=True)
         return {**outputs, **self._name(carry)}
+
+    def _refuse_without_action(self, obs: Mapping[str, torch.Tensor]) -> None:
+        nothing = self.spec.nothing_allowed({key: obs[key] for key in self._masks}, torch.cat)
+        if nothing is not None and nothing.any():
+            row, names = int(nothing.nonzero()[0]), ", ".join(map(repr, self._masks))
+            raise UserError(
+                f"obs {names}: row {row} of the action mask allows no action; set at least one choice of each "
+                "sub-action to 1"
+            )
 
     def _name(self, carry: Carry) -> dict[str, np.ndarray]:
         return {name: part.numpy() for name, part in name_leaves(carry).items()}
-
-    def _array(self, given: Mapping[str, Any], key: str) -> np.ndarray:
-        if key not in given:
-            raise UserError(f"obs: key {key!r} is missing; expected {', '.join(self.obs_keys)}")
-        spec: ArraySpec = self.spec.obs[key]
-        array = np.asarray(given[key])
-        if array.dtype.kind not in "biuf":
-            raise UserError(f"obs {key!r}: expected numbers, got {array.dtype}")
-        lead = array.ndim - len(spec.shape)
-        if lead not in (0, 1) or array.shape[lead:] != spec.shape:
-            batch = f"({', '.join(['N', *map(str, spec.shape)])})"
-            raise UserError(f"obs {key!r}: expected shape {spec.shape} or {batch}, got {array.shape}")
-        if spec.n is None and np.dtype(spec.dtype).kind in "iu":
-            info = np.iinfo(spec.dtype)
-            if not np.all((array == np.floor(array)) & (array >= info.min) & (array <= info.max)):
-                raise UserError(f"obs {key!r}: expected whole numbers from {info.min} to {info.max}")
-            return np.asarray(array, dtype=spec.dtype, order="C")
-        if spec.n is None:
-            with np.errstate(over="ignore"):
-                array = np.asarray(array, dtype=np.float32, order="C")
-            if not (finite := np.isfinite(array)).all():  # a null in JSON was converted to NaN
-                where = tuple(map(int, np.argwhere(~finite)[0]))
-                raise UserError(f"obs {key!r}: expected finite float32 numbers, got {array[where]} at {list(where)}")
-            return array
-        if not np.all((array == np.floor(array)) & (array >= spec.start) & (array < spec.start + spec.n)):
-            raise UserError(f"obs {key!r}: expected whole numbers from {spec.start} to {spec.start + spec.n - 1}")
-        return np.asarray(array, dtype=np.int64, order="C")  # ascontiguousarray would change shape [] to [1]

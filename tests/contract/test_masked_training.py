@@ -157,6 +157,21 @@ def test_batched_environment_gives_mask_in_nested_observation(algo: str) -> None
 
 
 @pytest.mark.parametrize("algo", ON_POLICY)
+def test_loaded_policy_refuses_request_without_allowed_action(algo: str) -> None:
+    """`step` accepts it, because the last observation of an episode can have a mask of zeros."""
+    training = fresh(doors(algo))
+    description = {"algo": plain(training.config.algo), "distribution": "auto", "spec": training.envs.spec.to_json()}
+    policy = LoadedPolicy(description, training.learner.agent.state_dict())
+    obs = {"inner": {"x": [[1.0], [2.0]], "action_mask": [[0, 0, 1, 0], [0, 0, 0, 0]]}}
+    assert policy.step(obs)[0][0] == 2
+    request = obs | {"is_first": [True, True]} | policy.initial_carry(2)
+    with pytest.raises(UserError, match="obs 'inner.action_mask': row 1 of the action mask allows no action; set at"):
+        policy.exchange(request)
+    obs["inner"]["action_mask"][1] = [0, 1, 0, 0]
+    assert policy.exchange(request)["action"].tolist() == [2, 1]
+
+
+@pytest.mark.parametrize("algo", ON_POLICY)
 def test_state_without_allowed_action_is_an_error(algo: str) -> None:
     """Found by make-env; or, if it was not tested there, by the evaluation and with the metrics of training."""
     closed = doors(algo, closed_at=3)
