@@ -13,6 +13,7 @@
 # make bench-sweeps  compare sweeps with RL Zoo3, some minutes; writes docs/results/sweeps.md
 # make validate train every preset on five seeds and compare the returns with thresholds, some hours; finished runs are
 #               reused; writes a page per algorithm in docs/results; make validate ARGS="--only ppo_cartpole"
+# make validate-rl8  train rl8's examples with rl8 and with PPO, some minutes; writes docs/results/learning_rl8.md
 # make docs     build the documentation site in build/site; a broken link is an error
 # make up       start Prefect and MLflow servers, pools, deployments and workers; running ones are kept; DB=postgres uses
 #               a PostgreSQL server of the project, from the system's packages
@@ -26,7 +27,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help install train check test test-all tests tests-quick quick soak bench bench-batched bench-sweeps validate docs up down clean
+.PHONY: help install train check test test-all tests tests-quick quick soak bench bench-batched bench-sweeps validate validate-rl8 docs up down clean
 
 export PYTHON TORCH TORCH_INDEX
 
@@ -88,6 +89,10 @@ ZOO := .shepherd/zoo
 RL8 := .shepherd/rl8
 peer = test -x $(1)/bin/$(2) || { python3 -m venv $(1) && $(1)/bin/pip install -q $(if $(TORCH),$(TORCH),torch==2.13.0) && \
     $(1)/bin/pip install -q $(3); }
+get_rl8 = { $(call peer,$(RL8),rl8,rl8==1.0.0); } && { test -d $(RL8)/rl8-1.0.0 || { \
+    $(RL8)/bin/pip download -q --no-deps --no-binary :all: -d $(RL8) rl8==1.0.0 && \
+    tar xzf $(RL8)/rl8-1.0.0.tar.gz -C $(RL8); }; }
+with_rl8 = --rl8 $(RL8)/bin/python --examples $(RL8)/rl8-1.0.0/examples
 
 bench: install
 	@$(call peer,$(PEERS),sheeprl,stable-baselines3 sb3-contrib sheeprl==0.8.4 'setuptools<81' 'mujoco<4' 'gymnasium[box2d]' ale-py dm-control)
@@ -95,10 +100,12 @@ bench: install
 	$(if $(ARGS),,$(BIN)/python -m benchmarks.games --peers $(CURDIR)/$(PEERS)/bin/python)
 
 bench-batched: install
-	@$(call peer,$(RL8),rl8,rl8==1.0.0)
-	@test -d $(RL8)/rl8-1.0.0 || { $(RL8)/bin/pip download -q --no-deps --no-binary :all: -d $(RL8) rl8==1.0.0 && \
-	    tar xzf $(RL8)/rl8-1.0.0.tar.gz -C $(RL8); }
-	$(BIN)/python -m benchmarks.batched --rl8 $(RL8)/bin/python --examples $(RL8)/rl8-1.0.0/examples $(ARGS)
+	@$(get_rl8)
+	$(BIN)/python -m benchmarks.batched $(with_rl8) $(ARGS)
+
+validate-rl8: install
+	@$(get_rl8)
+	$(BIN)/python -m benchmarks.learning_rl8 $(with_rl8) $(ARGS)
 
 bench-sweeps: install
 	@$(call peer,$(ZOO),rl_zoo3,rl_zoo3 pandas)
@@ -106,6 +113,7 @@ bench-sweeps: install
 
 validate: install
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.validate $(ARGS)
+	$(if $(ARGS),,OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.trading)
 
 up: install
 	@$(BIN)/python -m flows.workers.up up $(DB)

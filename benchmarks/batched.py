@@ -28,29 +28,30 @@ from rlcore.store.directory import write_json
 SCRIPT = """
 import importlib.util, json, sys, torch
 from rl8 import AlgorithmConfig, RecurrentAlgorithmConfig
-from rl8.env import DiscreteDummyEnv
+from rl8.env import ContinuousDummyEnv, DiscreteDummyEnv
 torch.set_num_threads(1)
 name, recurrent, steps, seed, options = json.loads(sys.argv[1])
 torch.manual_seed(seed)
-env = DiscreteDummyEnv
-if name == "cartpole":
-    spec = importlib.util.spec_from_file_location("cartpole", sys.argv[2] + "/cartpole/env.py")
+if name in ("discrete_dummy", "continuous_dummy"):
+    env = ContinuousDummyEnv if name == "continuous_dummy" else DiscreteDummyEnv
+else:
+    spec = importlib.util.spec_from_file_location(name, f"{sys.argv[2]}/{name}/env.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    env = module.CartPole
+    env = getattr(module, {"cartpole": "CartPole", "mountain_car": "MountainCar", "pendulum": "Pendulum"}[name])
 config = (RecurrentAlgorithmConfig if recurrent else AlgorithmConfig)(device="cpu", **options)
 algorithm = config.build(env)
 for _ in range(steps // (options["num_envs"] * options["horizon"])):
     algorithm.collect()
     algorithm.step()
-print(algorithm.collect(deterministic=True)["returns/mean"])
+rollouts = options.get("horizons_per_env_reset", 1)  # of an episode
+print(sum(algorithm.collect(deterministic=True)["returns/mean"] for _ in range(rollouts)))
 """
 # rl8's defaults: the gradient is clipped at 5, gamma and lambda are 0.95, advantages and rewards are normalized over a
 # rollout, and the value loss is smooth L1 of at most 5.
 SAME = (
     "env=batched",
     "env.endless=true",
-    "env.horizons_per_env_reset=1",
     "metric.log_level=0",
     "metric.disable_timer=true",
     "env.capture_video=false",
@@ -74,7 +75,7 @@ SAME = (
     "algo.ent_coef=0.0",
     "algo.layer_norm=false",
     "algo.update_epochs=4",
-    "evaluation.num_envs=20",
+    "evaluation.num_envs=1024",  # at most: an evaluation has no more environments than episodes
 )
 TWO_NETS = ("algo.encoder.mlp_layers=0", "algo.actor.mlp_layers=2", "algo.critic.mlp_layers=2", "algo.dense_act=relu")
 
@@ -86,7 +87,7 @@ class Task:
     Attributes:
         about: description.
         env: id of the environment.
-        rl8_env: "cartpole" or "dummy".
+        rl8_env: "discrete_dummy", "continuous_dummy", or the name of one of rl8's examples.
         num_envs: number of environments.
         rows: time steps of a rollout, rl8's horizon.
         steps: policy steps of the run.
@@ -94,6 +95,7 @@ class Task:
         options: further settings of rl8.
         goal: the ratio of CPU seconds that must be reached, and the one we aim for.
         recurrent: train recurrent PPO.
+        horizons: number of rollouts between two resets of the environments.
     """
 
     about: str
@@ -106,11 +108,13 @@ class Task:
     options: dict[str, Any] = field(default_factory=dict[str, Any])
     goal: str = ""
     recurrent: bool = False
+    horizons: int = 1
 
     def protocol(self) -> Protocol:
         """Return the task as a protocol of `benchmarks.peers.ours`."""
         words = (f"exp=ppo{'_recurrent' * self.recurrent}", *SAME, *(() if self.recurrent else TWO_NETS), *self.words)
-        words += (f"env.num_envs={self.num_envs}", f"env.max_episode_steps={self.rows}")
+        words += (f"env.num_envs={self.num_envs}", f"env.max_episode_steps={self.rows * self.horizons}")
+        words += (f"env.horizons_per_env_reset={self.horizons}",)
         words += (f"algo.rollout_steps={self.rows}", f"algo.total_steps={self.steps}")
         every = f"checkpoint.every={self.steps}", f"evaluation.every={self.steps}", f"metric.log_every={self.steps}"
         return Protocol(self.about, self.env, self.num_envs, self.steps, (*words, *every), None, ())
@@ -168,7 +172,7 @@ TASKS = {
         "discrete dummy environment, 1,024 environments × 32 steps, networks 64-64, minibatch 8,192, 4 epochs, "
         "1,048,576 steps",
         "batched/rl8-discrete_dummy",
-        "dummy",
+        "discrete_dummy",
         1024,
         32,
         1_048_576,
@@ -182,6 +186,7 @@ TASKS = {
 def rl8(task: Task, seed: int, folder: Path, python: str, examples: str) -> dict[str, float]:
     """Measure rl8 in a task; return CPU seconds, wall seconds, peak memory [MB] and the mean return."""
     options = task.options | {"num_envs": task.num_envs, "horizon": task.rows}
+    options |= {"horizons_per_env_reset": task.horizons}
     words = json.dumps([task.rl8_env, task.recurrent, task.steps, seed, options])
     figures = measure_command([python, "-W", "ignore", "rl8_train.py", words, examples], folder)
     return figures | {"return": float((folder / "output").read_text().split()[-1])}

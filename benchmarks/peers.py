@@ -62,16 +62,16 @@ def measure_command(command: Sequence[str], folder: Path) -> dict[str, float]:
     return {"cpu": cpu, "wall": wall, "memory": memory}
 
 
-def ours(protocol: Protocol, seed: int, folder: Path) -> dict[str, float]:
+def ours(protocol: Protocol, seed: int, folder: Path, episodes: int = EPISODES) -> dict[str, float]:
     run = f"runs/{seed}-{time.monotonic_ns()}"
     words = [*protocol.ours, *protocol.words(), f"env.id={protocol.env_id}", f"seed={seed}"]
     measure_command([str(BIN / "shepherd"), "stage", "make-env", run, *words], folder)
     plugins = [word for word in words if word.startswith("plugins=")]
     figures = measure_command([str(BIN / "shepherd"), "stage", "train", run, *plugins], folder)
     if protocol.evaluated:
-        evaluate = [str(BIN / "shepherd"), "evaluate", run, "--checkpoint", "latest", "--episodes", str(EPISODES)]
+        evaluate = [str(BIN / "shepherd"), "evaluate", run, "--checkpoint", "latest", "--episodes", str(episodes)]
         measure_command(evaluate, folder)
-        (written,) = (folder / run / "evaluations").glob(f"*-{EPISODES}.json")
+        (written,) = (folder / run / "evaluations").glob(f"*-{episodes}.json")
         figures["return"] = json.loads(written.read_text())["greedy"]["mean"]
     return figures
 
