@@ -18,7 +18,6 @@ import pytest
 import torch
 
 import flows
-from flows.registry.served_model import ServedModel
 from flows.runs.create import new_run
 from flows.settings import tracking_uri
 from flows.stages.make_env import make_env
@@ -120,6 +119,8 @@ def client(request: pytest.FixtureRequest, policies: dict[str, LoadedPolicy]) ->
     from mlflow.pyfunc import load_model, scoring_server
     from starlette.testclient import TestClient
 
+    from flows.registry.served_model import ServedModel  # imports mlflow.pyfunc, which warns
+
     app = scoring_server.init(ServedModel(load_model(f"models:/{request.param}@champion")))
     server = TestClient(app)
 
@@ -130,7 +131,7 @@ def client(request: pytest.FixtureRequest, policies: dict[str, LoadedPolicy]) ->
     return ask
 
 
-@pytest.mark.parametrize(("client", "preset"), zip(PRESETS, PRESETS, strict=True), indirect=["client"])
+@pytest.mark.parametrize(("client", "preset"), [(name, name) for name in PRESETS], indirect=["client"])
 def test_served_actions_match_policy_in_python(client: Client, preset: str, policies: dict[str, LoadedPolicy]) -> None:
     policy = policies[preset]
     expected = actions_in_python(policy)
