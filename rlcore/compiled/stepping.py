@@ -7,6 +7,9 @@ the machine code also contains the reset of ended environments. A tensor that do
 that occurs several times is one output.
 
 The step is traced at every start, and only the traced graph determines which machine code is loaded from the cache.
+This takes about 2 CPU seconds per start (CartPole-v1, 1,024 environments: 1.6 to 2.2 s in three starts). Tracing itself
+takes 0.13 s; the rest is the import of torch's tracer, which functions that are found in the cache by their config do
+not need.
 """
 
 from __future__ import annotations
