@@ -11,7 +11,7 @@ import os
 import select
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +71,16 @@ class TrainerProcess:
     def advance(self, on_progress: OnProgress | None = None) -> Boundary:
         """Train to the next boundary, the next point at which the config requests a checkpoint or an evaluation."""
         self._send("advance")
-        facts = self._until("boundary", on_progress)
+        with ExitStack() as waiting:
+            if self.at is None:
+                waiting.enter_context(announce("first iteration, in which functions may be traced, compiled or loaded"))
+
+            def note(progress: dict[str, Any]) -> None:
+                waiting.close()
+                if on_progress is not None:
+                    on_progress(progress)
+
+            facts = self._until("boundary", note)
         self.policy_steps = facts["policy_steps"]
         self.at = Boundary(facts["policy_steps"], tuple(facts["due"]), facts["done"], facts["reason"])
         return self.at

@@ -66,10 +66,9 @@ def test_trainer_forwards_work_and_raises_disk_fault(tmp_path: Path, monkeypatch
     assert events == [("work", {"doing": "evaluation", "done": 3, "total": 10, "unit": "episodes"})]
 
 
-def test_call_names_what_it_waits_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    trainer, lines = TrainerProcess.__new__(TrainerProcess), list[dict[str, Any]]()
-    lines += [{"event": "alive"}, {"event": "imported"}, {"event": "called", "result": 3}]
-    waits: list[str] = []
+def scripted(monkeypatch: pytest.MonkeyPatch, *events: dict[str, Any]) -> tuple[Any, list[dict[str, Any]], list[str]]:
+    """Return a handle without a process, the events that it will receive, and its announcements."""
+    trainer, lines, waits = TrainerProcess.__new__(TrainerProcess), [*events], list[str]()
 
     @contextmanager
     def announce(waiting_for: str) -> Iterator[None]:
@@ -79,8 +78,26 @@ def test_call_names_what_it_waits_for(tmp_path: Path, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(module, "announce", announce)
     monkeypatch.setattr(trainer, "_imported", False, raising=False)
+    monkeypatch.setattr(trainer, "at", None, raising=False)
     monkeypatch.setattr(trainer, "_line", lambda: json.dumps(lines.pop(0)).encode())
     monkeypatch.setattr(trainer, "_send", lambda *command, **more: None)
+    return trainer, lines, waits
+
+
+def test_advance_announces_first_iteration_until_its_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    progress = {"event": "progress", "policy_steps": 64}
+    boundary: dict[str, Any] = {"event": "boundary", "policy_steps": 128, "due": [], "done": False, "reason": None}
+    trainer, lines, waits = scripted(monkeypatch, {"event": "alive"}, progress, progress, boundary)
+    trainer.advance(lambda facts: waits.append(f"progress {facts['policy_steps']}"))
+    begin = "first iteration, in which functions may be traced, compiled or loaded before 4 events"
+    assert waits == [begin, "done before 2", "progress 64", "progress 64"]
+    lines.append(boundary)
+    assert trainer.advance().policy_steps == 128 and len(waits) == 4  # later iterations are not announced
+
+
+def test_call_names_what_it_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    events = {"event": "alive"}, {"event": "imported"}, {"event": "called", "result": 3}
+    trainer, lines, waits = scripted(monkeypatch, *events)
     assert trainer.call("a.b") == 3
     assert waits == ["importing torch and the algorithm before 3 events", "done before 1"]
     lines.append({"event": "called", "result": 4})
