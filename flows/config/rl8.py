@@ -51,7 +51,8 @@ DEFAULTS: dict[str, Any] = {  # rl8's AlgorithmConfig
 }
 RECURRENT = {"seq_len": 4, "seqs_per_state_reset": 8}  # further keys of rl8's RecurrentAlgorithmConfig
 # Sizes, each with an example of its value.
-INTEGERS = {"horizon": 32, "num_envs": 64, "sgd_minibatch_size": 256, **RECURRENT}
+INTEGERS = {"horizon": 32, "num_envs": 64, "sgd_minibatch_size": 256, "horizons_per_env_reset": 1, **RECURRENT}
+SIGNED = ("seqs_per_state_reset", "horizons_per_env_reset")  # negative numbers mean "never"
 # Sizes that the command line can also set, and from which others are computed.
 SIZES = {"horizon": "algo.rollout_steps", "num_envs": "env.num_envs", "seq_len": "algo.per_rank_sequence_length"}
 # Keys with the same values as ours.
@@ -159,7 +160,7 @@ def _check(key: str, value: Any) -> None:
     """Raise UserError if a size is not an integer, or the arguments of a class are not a mapping."""
     said = f"algorithm_config.{key}={value!r}" if isinstance(value, str) else f"algorithm_config.{key}={spell(value)}"
     if key in INTEGERS and not (value is None and key == "sgd_minibatch_size"):
-        signed = key == "seqs_per_state_reset"
+        signed = key in SIGNED
         if not isinstance(value, int) or isinstance(value, bool) or value == 0 or (value < 0 and not signed):
             allowed = "an integer other than 0" if signed else "an integer >= 1"
             raise UserError(f"{said}: must be {allowed}; set, for example, {key}: {INTEGERS[key]}")
@@ -188,6 +189,12 @@ def _sizes(content: Mapping[str, Any], config: Mapping[str, Any], recurrent: boo
         raise UserError(
             f"algorithm_config.seq_len={length}: must divide horizon ({horizon}); set horizon to a "
             f"multiple of {length}, or change seq_len"
+        )
+    between = horizon * config["horizons_per_env_reset"] // length
+    if resets > 0 and between > 0 and between % resets:
+        raise UserError(
+            f"algorithm_config.seqs_per_state_reset={resets}: must divide the {between} sequences between two resets "
+            "of the environments; set a divisor, or a negative number for no resets"
         )
     sequences = count * (horizon // length)
     if size and sequences % size:

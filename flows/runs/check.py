@@ -97,6 +97,7 @@ def prepare(
 
 def _spec(config: RunConfig) -> EnvSpec:
     """Return the environment's spec after checking that the algorithm and the policy's distribution support it."""
+    from rlcore.envs.card import check_first_steps
     from rlcore.envs.make import suite_for
     from rlcore.envs.masks import refuse_first_masks
     from rlcore.envs.spaces import spec_of
@@ -114,6 +115,7 @@ def _spec(config: RunConfig) -> EnvSpec:
         raise UserError(f"env.id={config.env.id}: the environment cannot be created: {fault}") from fault
     check_vector_env(config.env)
     check_batched_options(config)
+    check_first_steps(config.env)
     config.algo.check_spec(spec)
     kind_of(spec.action, config.distribution.type)
     return spec

@@ -31,9 +31,11 @@ class RecordableEnvs(TensorEnvs, Protocol):
 
     Attributes:
         replaced: number that changes if `advance` must be recorded again, because it contains other constants.
+        capturable: False if the steps cannot be part of a CUDA graph, because they read values of tensors.
     """
 
     replaced: int
+    capturable: bool
 
     def episode(self) -> tuple[Tensor, Tensor, Tensor]:
         """Return ended, return and length of the current episode of each environment, all [B]."""

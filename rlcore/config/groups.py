@@ -259,9 +259,10 @@ class BufferConfig:
         learning=False,
         needs=Needs("memmap", bool, "=true"),
     )
-    on_device: bool = arg(
-        False,
-        "store the replay buffer on the device of the networks, so that batches are not copied to a GPU",
+    on_device: bool | None = arg(
+        None,
+        "store the replay buffer on the device of the networks, so that batches are not copied to a GPU; null = if the "
+        "environments are batched and on a GPU, and the buffer fits in its memory",
         learning=False,
     )
     load_from: str | None = arg(

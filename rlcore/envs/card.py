@@ -17,7 +17,8 @@ import logging
 import math
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ from rlcore.envs.vector.episodic import TIERS
 from rlcore.envs.vector.limited import limited_env
 from rlcore.envs.vector.watchdog import StepTimeLimit, Watchdog, step_limit
 from rlcore.envs.wrappers import layers, time_limit
-from rlcore.errors import UserError
+from rlcore.errors import EnvironmentFault, UserError
 from rlcore.user_code import user_code
 
 log = logging.getLogger(__name__)
@@ -104,14 +105,48 @@ def environment_card(config: EnvConfig | EnvSettings) -> dict[str, Any]:
     return json.loads(json.dumps(card, allow_nan=False))  # lists instead of tuples, as in a card read from a file
 
 
+@user_code()
+def check_first_steps(config: EnvConfig) -> None:
+    """Check two steps of a batched environment; do nothing for other environments.
+
+    This takes milliseconds. `environment_card` repeats the checks with more steps.
+
+    Args:
+        config: config group `env`.
+
+    Raises:
+        UserError: The environment breaks a rule in the docstring of `BatchedEnv`.
+    """
+    suite, env_id = suite_for(config)
+    if suite.batched(env_id, config.wrapper) is None:
+        return
+    from rlcore.envs.exact import batched  # imports torch, which worker processes do not need
+
+    try:
+        with _creating(config) as create:
+            batched.check_first_steps(create, suite.place(env_id))
+    except EnvironmentFault as fault:
+        raise UserError(str(fault)) from fault
+
+
 def _check_batched(config: EnvConfig | EnvSettings, place: str) -> TierReport:
-    """Check a batched environment, whose state can always be saved."""
+    """Check a batched environment."""
     from rlcore.envs.exact.batched import check_batched  # imports torch, which worker processes do not need
 
-    def create(num_envs: int, device: str) -> Any:
-        return make_vector_env(config, num_envs=num_envs, seed=SEED, purpose="probe", device=device)
+    with _creating(config) as create:
+        return check_batched(create, place)
 
-    return check_batched(create, place)
+
+@contextmanager
+def _creating(config: EnvConfig | EnvSettings) -> Iterator[Callable[[int, str], Any]]:
+    """Context manager with a function (number of copies, device) -> vectorized environment; it closes all of them."""
+    with ExitStack() as stack:
+
+        def create(num_envs: int, device: str) -> Any:
+            envs = make_vector_env(config, num_envs=num_envs, seed=SEED, purpose="probe", device=device)
+            return stack.enter_context(closing(envs))
+
+        yield create
 
 
 def _measure(config: EnvConfig | EnvSettings, settings: EnvSettings, suite: Suite) -> TierReport:

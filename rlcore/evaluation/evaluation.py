@@ -134,9 +134,10 @@ def play_round(
         env = dataclasses.replace(env, max_episode_steps=limit)
     suite, env_id = suite_for(env)
     instances = suite.free_instances(env_id)
-    count = min(
-        num_envs or config.evaluation.num_envs, episodes, max(1, instances) if instances is not None else episodes
-    )
+    together = num_envs or config.evaluation.num_envs
+    if card["tier"] == "boundary" and suite.batched(env_id, {}) is not None:
+        together = episodes  # the later episodes of a copy would depend on the length of the earlier ones
+    count = min(together, episodes, max(1, instances) if instances is not None else episodes)
     envs = make_vector_env(
         env,
         num_envs=count,

@@ -75,7 +75,8 @@ class Collector:
         self._staging: StagingBuffer | None = None
         self._in_place = envs if isinstance(envs, EpisodicVectorEnv) else None
         self._compiler = compiler if compiler is not None and not compiler.records else None
-        self._records = compiler is not None and compiler.records and isinstance(envs, RecordableEnvs)
+        recordable = isinstance(envs, RecordableEnvs) and envs.capturable
+        self._records = compiler is not None and compiler.records and recordable
         self._recorded: RecordedRollout | None = None
         self._acting: CompiledActing | None = None
         self.compiled: bool | None = None  # True if acting is compiled; None without a compiler or before `collect`

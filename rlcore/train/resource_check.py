@@ -20,6 +20,7 @@ from rlcore.spec import EnvSpec
 from rlcore.system.devices import gpus
 from rlcore.system.free_memory import FreeResources
 from rlcore.system.printable import DETAIL
+from rlcore.train.buffer_placement import place_buffer
 from rlcore.train.largest_fitting import largest_fitting, resized
 from rlcore.train.memory_estimate import PROCESS, ResourceEstimate, estimate
 
@@ -74,6 +75,7 @@ def check_resources(config: RunConfig, spec: EnvSpec, folder: Path, begun: bool 
     free = FreeResources.at(folder)
     if begun:
         free = _add_own_use(free, config, folder)
+        config = _place_buffer(free, config, spec)
     estimated = _check(free, config, spec, counts=False)  # the estimate without the algorithm's state is fast
     if begun or _may_be_large(config, spec, free):
         estimated = _check(free, config, spec, counts=True)
@@ -81,6 +83,19 @@ def check_resources(config: RunConfig, spec: EnvSpec, folder: Path, begun: bool 
         log.info("%s", estimated.sentence(free, command))
         for sentence in estimated.details(free, command):
             log.info("%s", sentence, extra=DETAIL)
+
+
+def _place_buffer(free: FreeResources, config: RunConfig, spec: EnvSpec) -> RunConfig:
+    """Return the config with the decision whether the replay buffer is on the GPU, as the trainer will make it."""
+    if free.device is None or config.buffer.on_device is not None:
+        return config
+    from rlcore.envs.make import suite_for
+    from rlcore.train.counting import count  # torch
+
+    suite, env_id = suite_for(config.env)
+    if suite.batched(env_id, {}) is None:
+        return config
+    return place_buffer(config, spec, count(config, spec), free.device)
 
 
 def _check(free: FreeResources, config: RunConfig, spec: EnvSpec, counts: bool) -> ResourceEstimate:

@@ -14,6 +14,8 @@ from rlcore.envs.vector.choose import check_batched_options, make_vector_env
 from rlcore.errors import UserError
 from rlcore.protocols import VectorEnv
 from rlcore.spec import EnvSpec
+from rlcore.train.buffer_placement import place_buffer
+from rlcore.train.counting import count, gpu_memory
 from rlcore.train.resource_check import check_resources
 from rlcore.types import Ranks
 
@@ -48,6 +50,13 @@ def check_training(config: RunConfig, spec: EnvSpec, command: bool, card: Mappin
     for notice in config.algo.env_notices(spec):
         log.warning("%s", notice)
     check_resources(config, spec, Path(config.run_dir), begun=True, command=command)
+
+
+def place_replay_buffer(config: RunConfig, envs: VectorEnv, device: torch.device) -> RunConfig:
+    """Return the config with the decision whether the replay buffer is on the GPU (`buffer.on_device`)."""
+    if config.buffer.on_device is not None or device.type != "cuda" or envs.device is None:
+        return place_buffer(config, envs.spec, None, None)
+    return place_buffer(config, envs.spec, count(config, envs.spec), gpu_memory(device.index or 0))
 
 
 def make_envs(config: RunConfig, card: Mapping[str, Any], ranks: Ranks, device: torch.device) -> VectorEnv:

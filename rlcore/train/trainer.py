@@ -49,7 +49,13 @@ from rlcore.train.fabric import (
 )
 from rlcore.train.loop import TrainingLoop
 from rlcore.train.resume_point import reading_state
-from rlcore.train.setup import check_own_environment, check_training, make_envs, refuse_other_environment
+from rlcore.train.setup import (
+    check_own_environment,
+    check_training,
+    make_envs,
+    place_replay_buffer,
+    refuse_other_environment,
+)
 from rlcore.train.statistics import episode_statistics, rollout_statistics, update_statistics
 from rlcore.train.stop_conditions import StopConditions
 from rlcore.train.stopping import Condition
@@ -113,7 +119,9 @@ class Trainer(TrainingLoop):
             prepare = functools.cache(lambda: warm_up(self.context, self.envs))
             records = fabric.device.type == "cuda"
             compiler = Compiler(config, envs.spec, (envs.num_envs, ranks.size), prepare, records=records)
-        super().__init__(Context(config, envs.spec, fabric, ranks, envs.num_envs, compiler), envs)
+        placed = place_replay_buffer(config, envs, fabric.device)
+        super().__init__(Context(placed, envs.spec, fabric, ranks, envs.num_envs, compiler), envs)
+        self.config = config
 
     @property
     def card(self) -> dict[str, Any]:

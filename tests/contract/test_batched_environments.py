@@ -34,7 +34,7 @@ def test_batched_training_resumes_to_same_bits(algo: str, tmp_path: Path) -> Non
 
 def test_preset_of_batched_sac_trains_on_large_batches() -> None:
     config = compose(["exp=sac_batched"])[0]
-    assert (config.env.num_envs, config.algo.per_rank_batch_size, config.buffer.on_device) == (1024, 8192, True)
+    assert (config.env.num_envs, config.algo.per_rank_batch_size, config.buffer.on_device) == (1024, 8192, None)
     words = ["env.num_envs=16", "algo.per_rank_batch_size=128", "algo.hidden_size=8", "algo.learning_starts=160"]
     small = compose(["exp=sac_batched", *words, "algo.total_steps=640", "algo.replay_ratio=0.25"])[0]
     trained = Trainer(small, {"tier": "snapshot", "fresh_instance": False}).run(640)

@@ -54,14 +54,17 @@ class CheckedCalls:
     def step(self, action: Tensor) -> Any:
         """Call and check `env.step`."""
         found = self._call("step", lambda: self._step(action))
-        ends = 1 if self.env.endless else 2
-        if not isinstance(found, tuple) or not ends < len(found) < 4:
+        fewest, most, expected = 3, 3, "observation, reward and terminated"
+        if self.env.endless:
+            fewest, expected = 2, "observation and reward"
+        elif self.env.tier == "boundary":
+            fewest, most, expected = 4, 4, "observation, reward, terminated and truncated"
+        if not isinstance(found, tuple) or not fewest <= len(found) <= most:
             count = f"{len(found)} values" if isinstance(found, tuple) else f"a {type(found).__name__}"
-            expected = "observation and reward" if self.env.endless else "observation, reward and terminated"
             raise self._fault("step", f"returned {count}, expected a tuple of {expected}")
         parts, copies = dict(self._observations("step", found[0], self.env.observation_space)), (self.env.num_envs,)
-        names = ("the reward", "terminated")
-        for name, value, kind in zip(names, found[1:], (torch.float32, torch.bool), strict=False):
+        kinds = {"the reward": torch.float32, "terminated": torch.bool, "truncated": torch.bool}
+        for (name, kind), value in zip(kinds.items(), found[1:], strict=False):
             self._check("step", name, value, copies, kind)
             parts[name] = value
         self._returned = parts

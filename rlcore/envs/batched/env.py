@@ -29,8 +29,9 @@ from torch import Tensor
 from rlcore.envs.batched.random import BatchedRandom
 
 Obs = Tensor | dict[str, Any]  # [B, ...], or a nested dict of such tensors
-# obs, reward [B], terminated [B] bool; an environment without ends returns only obs and reward
-Transition = tuple[Obs, Tensor, Tensor] | tuple[Obs, Tensor]
+# obs, reward [B], terminated [B] bool, truncated [B] bool (only with the tier "boundary"); an environment without ends
+# returns only obs and reward
+Transition = tuple[Obs, Tensor, Tensor] | tuple[Obs, Tensor] | tuple[Obs, Tensor, Tensor, Tensor]
 
 
 class BatchedEnv(ABC):
@@ -44,6 +45,9 @@ class BatchedEnv(ABC):
     `config`, action and random numbers. `reset` and `step` must not change tensors in place, and must not read a
     tensor's value (for example by `if`, `float()` or `.any()` in a condition), because this would make a GPU wait.
 
+    A class that runs the code of another library may not be able to follow these rules. It declares this with the
+    attributes `capturable` and `tier`.
+
     Args:
         num_envs: B; also an attribute.
         device: device of all tensors; also an attribute.
@@ -55,6 +59,15 @@ class BatchedEnv(ABC):
         max_num_envs: largest B; None: no limit.
         endless: True if episodes have no end: `step` then returns only observations and rewards.
         mask_bindings: key of an action mask -> the sub-action to which it belongs (`rlcore.envs.spaces.bind`).
+        capturable: False if `reset` or `step` reads values of tensors, for example because a simulator of another
+            library computes on the CPU. The step is then neither compiled nor part of a CUDA graph, and make-env plays
+            fewer steps, because they may be slow.
+        tier: "snapshot" if `state` contains everything that the next step depends on. "boundary" if a simulator keeps
+            state that cannot be saved: every scheduled checkpoint then truncates the unfinished episodes, and calls
+            `reset`. Such a class is not capturable. It resets ended copies itself: the step after the end of an
+            episode ignores the action and returns the first observation of the next episode. `step` returns a fourth
+            value, truncated [B]. The constructor has the argument `max_episode_steps`, and `reset` makes all later
+            episodes depend only on random numbers from `random`.
         config: instance of `Config`, the values of the current episodes; each field is a number, or a tensor [B] of one
             number per copy.
         state: name -> [B, ...], the state of the copies.
@@ -67,6 +80,8 @@ class BatchedEnv(ABC):
     max_num_envs: ClassVar[int | None] = None
     endless: ClassVar[bool] = False
     mask_bindings: ClassVar[Mapping[str, Any]] = {}
+    capturable: ClassVar[bool] = True
+    tier: ClassVar[str] = "snapshot"
 
     @dataclass(frozen=True)
     class Config:
@@ -105,8 +120,11 @@ class BatchedEnv(ABC):
 
         Returns:
             Observations; rewards [B]; and, unless `endless` is True, [B] bool, True if the episode ended in an
-            absorbing state.
+            absorbing state. With the tier "boundary", also [B] bool, True if the episode was cut short.
         """
+
+    def close(self) -> None:  # noqa: B027  most environments have nothing to close
+        """Release the resources of a simulator, such as its processes."""
 
     def ones(self, value: float = 1.0, dtype: torch.dtype = torch.float32) -> Tensor:
         """Return a tensor [B] of one value, on the device of the environment."""

@@ -12,6 +12,7 @@ import torch
 from rlcore.envs.batched.env import BatchedEnv, Obs
 from rlcore.envs.batched.parameters import Parameters, parse
 from rlcore.envs.batched.random import BatchedRandom, episode_key
+from rlcore.errors import UserError
 
 
 class GymnasiumView(gymnasium.Env[Any, Any]):
@@ -28,8 +29,13 @@ class GymnasiumView(gymnasium.Env[Any, Any]):
         self.mask_bindings = env.mask_bindings
 
     def set_task(self, config: Mapping[str, Any], endless: bool | None, env_id: str) -> None:
-        """Set the values of `env.config` and `env.endless`; raise UserError if `config` is invalid."""
-        self.parameters = parse(self.env.Config, config, "env.config", env_id)
+        """Set the values of `env.config` and `env.endless`; raise UserError if one is invalid."""
+        starts_itself = self.env.tier == "boundary"
+        self.parameters = parse(self.env.Config, config, "env.config", env_id, starts_itself)
+        if endless and starts_itself:
+            raise UserError(
+                f"env.endless=true: {env_id} starts its episodes itself, so they cannot be endless; remove the key"
+            )
         self.endless = self.env.endless if endless is None else endless
 
     @torch.no_grad()
@@ -47,7 +53,12 @@ class GymnasiumView(gymnasium.Env[Any, Any]):
         """Take one action."""
         obs, reward, *ends = self.env.step(torch.as_tensor(np.asarray(action))[None])
         terminated = bool(ends and not self.endless and ends[0][0])
-        return _numpy(obs), float(reward[0]), terminated, False, {}
+        truncated = len(ends) > 1 and bool(ends[1][0])
+        return _numpy(obs), float(reward[0]), terminated, truncated, {}
+
+    def close(self) -> None:
+        """Close the batched environment."""
+        self.env.close()
 
 
 def _numpy(obs: Obs) -> Any:

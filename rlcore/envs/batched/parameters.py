@@ -98,12 +98,13 @@ class Parameters:
         }
         return dataclasses.replace(self.constants, **drawn)
 
-    def changed(self, values: Mapping[str, Any], env_id: str) -> Parameters:
+    def changed(self, values: Mapping[str, Any], env_id: str, only_numbers: bool = False) -> Parameters:
         """Return these parameters with other values for some fields, as in `collect(env_config=...)`.
 
         Args:
             values: field -> number or distribution.
             env_id: id of the environment, for messages.
+            only_numbers: True if distributions are invalid (`parse`).
 
         Returns:
             The parameters.
@@ -111,13 +112,13 @@ class Parameters:
         Raises:
             UserError: A field is unknown, or its value is invalid.
         """
-        new = parse(type(self.constants), values, "env_config", env_id)
+        new = parse(type(self.constants), values, "env_config", env_id, only_numbers)
         given = {name: getattr(new.constants, name) for name in values if name not in new.rules}
         kept = {name: rule for name, rule in self.rules.items() if name not in values}
         return Parameters(dataclasses.replace(self.constants, **given), kept | new.rules)
 
 
-def parse(cls: type, values: Mapping[str, Any], key: str, env_id: str) -> Parameters:
+def parse(cls: type, values: Mapping[str, Any], key: str, env_id: str, only_numbers: bool = False) -> Parameters:
     """Check the values of `env.config` and convert them.
 
     Args:
@@ -125,6 +126,8 @@ def parse(cls: type, values: Mapping[str, Any], key: str, env_id: str) -> Parame
         values: field -> number, distribution or schedule, as in a config file.
         key: dotted key of `values`, for messages. Schedules are allowed only in `env.config`.
         env_id: id of the environment, for messages.
+        only_numbers: True if the environment resets ended copies itself, so that distributions and schedules, which
+            give each episode its own value, are invalid.
 
     Returns:
         The parameters.
@@ -142,6 +145,8 @@ def parse(cls: type, values: Mapping[str, Any], key: str, env_id: str) -> Parame
             constants[name] = convert(value, hints[name], f"{key}.{name}")
             if isinstance(constants[name], float) and not math.isfinite(constants[name]):
                 raise UserError(f"{place}: must be a finite number")
+        elif only_numbers:
+            raise UserError(f"{place}: must be a number, because {env_id} starts its episodes itself")
         elif hints[name] is not float:
             raise UserError(f"{place}: only fields that are numbers can have a distribution or a schedule")
         elif isinstance(value, Mapping):

@@ -54,6 +54,7 @@ class BatchedVectorEnv(VectorEnv):
         endless: bool = False,
     ) -> None:
         self.env, self.spec, self.num_envs = env, spec, env.num_envs
+        self.capturable = env.capturable  # True if rollouts can be recorded as a CUDA graph
         self._limit, self._paths, self._seeds = max_episode_steps, paths, seeds
         word = int(streams.sequence(seeds.seed, seeds.purpose, *seeds.indices).generate_state(1, "uint64")[0])
         self._base = torch.full((self.num_envs,), word - (1 << 64) if word >> 63 else word, device=self.device)
@@ -127,7 +128,7 @@ class BatchedVectorEnv(VectorEnv):
 
     def _set(self, changed: Mapping[str, Any]) -> None:
         """Use the parameters of the config, except those in `changed`."""
-        self._parameters = self._configured.changed(changed, self.spec.id)
+        self._parameters = self._configured.changed(changed, self.spec.id, self.env.tier == "boundary")
         self._changed, self._compiled = dict(changed), None  # the compiled step contains the constants
         self.replaced += 1
         self._scheduled = {name: value for name, value in self._scheduled.items() if name not in changed}
@@ -179,22 +180,32 @@ class BatchedVectorEnv(VectorEnv):
         obs, reward = flatten(raw, self._paths), reward.to(torch.float32)
         terminated = torch.zeros_like(opens) if self._endless or not ends else ends[0]
         counts.step()
-        truncated = counts.length >= self._limit if self._limit is not None else torch.zeros_like(terminated)
+        truncated = self._truncated(terminated, *ends[1:])
         if resets:
-            state, random, drawn = env.state, env.random, self._drawn()
-            self._episode = self._episode + opens
-            fresh = self._start()
-            if drawn:
-                new = self._drawn()
-                env.config = replace(env.config, **{name: _where(opens, new[name], drawn[name]) for name in drawn})
-            env.state = {name: _where(opens, env.state[name], value) for name, value in state.items()}
-            env.random.count = torch.where(opens, env.random.count, random.count)
-            obs = {key: _where(opens, fresh[key], value) for key, value in obs.items()}
+            obs = self._reset_ended(opens, obs)
             reward, terminated, truncated = reward.masked_fill(opens, 0), terminated & ~opens, truncated & ~opens
             counts.begin(opens)
         counts.add(reward)
         self._ended = terminated | truncated
         return TimeStep(obs, reward, terminated, truncated, opens)
+
+    def _truncated(self, terminated: Tensor, own: Tensor | None = None) -> Tensor:
+        """Return [B] bool, True if the episode is truncated; `own` is what the batched environment returned."""
+        length = self._episodes.length
+        return length >= self._limit if self._limit is not None else torch.zeros_like(terminated)
+
+    def _reset_ended(self, opens: Tensor, obs: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Reset the copies in `opens` [B]; return the observations, with the first ones of these copies."""
+        env = self.env
+        state, random, drawn = env.state, env.random, self._drawn()
+        self._episode = self._episode + opens
+        fresh = self._start()
+        if drawn:
+            new = self._drawn()
+            env.config = replace(env.config, **{name: _where(opens, new[name], drawn[name]) for name in drawn})
+        env.state = {name: _where(opens, env.state[name], value) for name, value in state.items()}
+        env.random.count = torch.where(opens, env.random.count, random.count)
+        return {key: _where(opens, fresh[key], value) for key, value in obs.items()}
 
     def episode(self) -> tuple[Tensor, Tensor, Tensor]:
         """Return ended, return and length of the current episode of each copy, all [B]."""
@@ -220,8 +231,8 @@ class BatchedVectorEnv(VectorEnv):
         self._ended, self._episodes.ret, self._episodes.length = tensors["episodes"]
 
     def compile(self, compiler: Compiler) -> None:
-        """Compile the step to machine code, unless this failed before. The environments must have been reset."""
-        if self._compiled is None and self.compiled is not False:
+        """Compile the step to machine code, unless it cannot be compiled. The environments must have been reset."""
+        if self.capturable and self._compiled is None and self.compiled is not False:
             shape = (self.num_envs, *self.spec.action.shape)
             action = torch.zeros(shape, dtype=self._action_dtype, device=self.device)
             self._compiled = compile_step(self, action, compiler, bool(self.compiled))
@@ -300,7 +311,8 @@ class BatchedVectorEnv(VectorEnv):
         self.env.state, self.env.config = dict(state["state"]), self._config(state["config"])
 
     def close(self) -> None:
-        """Do nothing: there are no processes."""
+        """Close the batched environment."""
+        self.env.close()
 
 
 def _clear(values: Tensor, mask: Tensor) -> Tensor:

@@ -71,8 +71,8 @@ def is_batched(found: object) -> bool:
 
 
 def factory(make: Any, arguments: Mapping[str, Any]) -> BatchedFactory:
-    """Return a function (number of copies, device) -> batched environment that passes `arguments` to `make`."""
-    return lambda num_envs, device: make(num_envs, device, **arguments)
+    """Return a function (number of copies, device, more arguments) -> batched environment that calls `make`."""
+    return lambda num_envs, device, **more: make(num_envs, device, **{**arguments, **more})
 
 
 def view(make: Any, name: str | None, arguments: Mapping[str, Any]) -> gymnasium.Env:

@@ -24,7 +24,7 @@ from rlcore.user_code import is_failure, spell_error
 DECIDED_ELSEWHERE = ("_target_", "_convert_", "id", "render_mode")
 
 
-BatchedFactory = Callable[[int, Any], Any]  # number of copies, device -> rlcore.envs.batched.env.BatchedEnv
+BatchedFactory = Callable[..., Any]  # number of copies, device, arguments -> rlcore.envs.batched.env.BatchedEnv
 
 
 class OpaqueStateError(Exception):

@@ -101,7 +101,8 @@ def _batched(
     `horizon` is the number of steps after which endless environments are reset. A negative number means that they are
     not reset; None means that they are reset after `max_episode_steps` steps.
     """
-    from rlcore.envs.batched.vector import BatchedVectorEnv  # imports torch, which worker processes do not need
+    from rlcore.envs.batched.self_resetting import SelfResettingVectorEnv  # worker processes do not need torch
+    from rlcore.envs.batched.vector import BatchedVectorEnv
 
     with closing(make(settings)) as one:
         if wrappers := added_wrappers(one):
@@ -112,11 +113,14 @@ def _batched(
         spec, limit = spec_of(one), time_limit(one)
         view: Any = one.unwrapped
         (flat,) = (layer for layer in layers(one) if isinstance(layer, FlatDictObservation))
-    env = create(num_envs, device)
+    starts_itself = view.env.tier == "boundary"
+    own_limit = {"max_episode_steps": limit} if starts_itself and limit != view.env.max_episode_steps else {}
+    env = create(num_envs, device, **own_limit)
     refuse_too_many(env.max_num_envs, f"env.id={settings.id}", num_envs)
     if view.endless and horizon is not None:
         limit = horizon if horizon > 0 else None
-    return BatchedVectorEnv(env, spec, seeds, limit, flat.paths, view.parameters, view.endless)
+    kind = SelfResettingVectorEnv if starts_itself else BatchedVectorEnv
+    return kind(env, spec, seeds, limit, flat.paths, view.parameters, view.endless)
 
 
 def check_batched_options(run: RunConfig) -> None:
@@ -141,7 +145,7 @@ def check_batched_options(run: RunConfig) -> None:
         view: Any = one.unwrapped
         limit = time_limit(one)
     refuse_too_many(view.env.max_num_envs, suite.place(env_id), config.num_envs)
-    parse(view.env.Config, evaluation, "evaluation.env_config", env_id)
+    parse(view.env.Config, evaluation, "evaluation.env_config", env_id, view.env.tier == "boundary")
     if not view.endless and resets != 1:
         raise UserError(
             f"env.horizons_per_env_reset={resets}: has no effect because the episodes of {env_id} have an end; set "

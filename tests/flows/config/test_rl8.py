@@ -129,6 +129,10 @@ def test_typed_sizes_change_computed_sizes(tmp_path: Path) -> None:
         ("{env_cls: a.B, recurrent: true, algorithm_config: {seq_len: 0}}", ["seq_len=0", ">= 1", "seq_len: 4"]),
         ("{env_cls: a.B, recurrent: true, algorithm_config: {seq_len: a}}", ["seq_len='a'", ">= 1", "seq_len: 4"]),
         ("{env_cls: a.B, recurrent: true, algorithm_config: {seq_len: 5}}", ["seq_len=5", "divide horizon (32)"]),
+        (
+            "{env_cls: a.B, recurrent: true, algorithm_config: {seqs_per_state_reset: 3}}",
+            ["seqs_per_state_reset=3", "divide the 8 sequences"],
+        ),
         ("{env_cls: a.B, algorithm_config: {horizon: null}}", ["horizon=null", ">= 1", "horizon: 32"]),
         ("{env_cls: a.B, algorithm_config: {num_envs: '64'}}", ["num_envs='64'", ">= 1", "num_envs: 64"]),
         (

@@ -161,8 +161,9 @@ def test_greedy_collect_changes_nothing_and_needs_no_update() -> None:
     found = first.collect(greedy=True, env_config={"length": 1.5})
     assert found["Game/episodes"] == 8 and found["Rewards/rew_avg"] == found["Game/ep_len_avg"] > 1
     assert found != first.collect(greedy=True)
-    with pytest.raises(RunError, match=r"call collect\(\) before update\(\)"):
-        first.update()
+    for one in (first, trainer(CartPole)):  # after a greedy collect, and before any
+        with pytest.raises(RunError, match=r"call collect\(\) before update\(\)"):
+            one.update()
     assert bits(first) == bits(second)
 
 
