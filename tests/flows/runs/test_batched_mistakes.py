@@ -76,7 +76,7 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     "k = 0": ([*ENDLESS, "env.horizons_per_env_reset=0"], "env.horizons_per_env_reset=0: must be 1 or more"),
     "T·k above the limit": ([*ENDLESS, "env.horizons_per_env_reset=5"], "longer than the limit of 128 steps"),
     "too many copies": ([f"{OWN}Few", "env.num_envs=4"], "at most 3 copies are supported; set env.num_envs=3"),
-    "unknown parameter": (["env.config.lenght=1"], "has no field 'lenght'"),
+    "unknown parameter": (["env.config.gravitation=1"], "has no field 'gravitation'"),
     "global generator": ([f"{OWN}GlobalGenerator"], "reset draws from the global random generator of torch"),
     "shape from reset": (
         [f"{OWN}ResetShape"],
