@@ -84,6 +84,19 @@ SMALL_DREAMER_V2: dict[str, Any] = {
     "actor": _LAYERS | {"expl_amount": 0.2, "expl_decay": 100.0},
     "critic": _LAYERS | {"per_rank_target_network_update_freq": 2},
 }
+# One hidden layer of the prior, and blocks of four units.
+SMALL_DREAMER_V3_5: dict[str, Any] = {
+    "world_model": _WORLD
+    | {
+        "recurrent_model": {"recurrent_state_size": 8, "hidden_size": 8, "blocks": 2},
+        "transition_model": {"hidden_size": 8, "layers": 1},
+        "observation_model": _LAYERS | {"block_space": 2},
+        "reward_model": _LAYERS | {"bins": 15},
+    },
+    "actor": _LAYERS,
+    "critic": _LAYERS | {"bins": 15},
+    "optimizer": {"eps": 1e-4, "warmup": 5},  # with a smaller eps, rounding errors of gradients become steps
+}
 
 
 def values(env_id: str, total_steps: int, algo: str = "ppo", **dotted: Any) -> dict[str, Any]:

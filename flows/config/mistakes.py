@@ -68,7 +68,8 @@ def refuse_absent_keys(tree: dict[str, Any]) -> None:
     known = [argument.key for argument in (*arguments(RunConfig), *arguments(ALGORITHMS[name].Config, "algo."))]
     for key, reason in ABSENT_KEYS.items():
         leaf, value = first_leaf(key, at(tree, key, REQUIRED))
-        if value is REQUIRED or any(f"{own}.".startswith(f"{leaf}.") for own in known):
+        # A known key can be a mapping, which has keys of its own.
+        if value is REQUIRED or any(f"{own}.".startswith(f"{leaf}.") or leaf.startswith(f"{own}.") for own in known):
             continue
         if not isinstance(reason, str):
             supported = any(other.startswith(tuple(reason)) for other in ALGORITHMS)

@@ -86,18 +86,19 @@ class Algorithm:
         return getattr(self.learner, "make_behavior_policy", None)
 
 
+DREAMERS = ("dreamer_v1", "dreamer_v2", "dreamer_v3", "dreamer_v3_5")
 LONGEST_TITLE = 20  # characters; a longer text before the colon is a sentence of a plugin's docstring, not a title
 ALGORITHMS: dict[str, AlgorithmModule] = {
     **{name: Algorithm(f"{__name__}.on_policy.{name}") for name in ("ppo", "a2c", "ppo_recurrent")},
     "sac": Algorithm(f"{__name__}.sac"),
     **{name: Algorithm(f"{__name__}.sac", name) for name in ("droq", "crossq", "simba")},
-    **{name: Algorithm(f"{__name__}.dreamer.{name}") for name in ("dreamer_v1", "dreamer_v2", "dreamer_v3")},
+    **{name: Algorithm(f"{__name__}.dreamer.{name}") for name in DREAMERS},
     "sac_ae": Algorithm(f"{__name__}.sac.sac_ae"),
 }
 
 
 # Name prefixes of SheepRL's algorithms that are not implemented yet.
-ABSENT = ("dreamer_v3_5", "p2e", "ppo_decoupled", "sac_decoupled")
+ABSENT = ("p2e", "ppo_decoupled", "sac_decoupled")
 
 
 def refuse_unknown(name: str) -> None:

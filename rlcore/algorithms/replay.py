@@ -17,6 +17,7 @@ def make_replay(
     sampler: Sampler,
     rows: int = 0,
     before: int = 0,
+    lead: int = 0,
     extras: Mapping[str, ArraySpec] | None = None,
 ) -> tuple[Replay, TrainingSchedule]:
     """Build the replay buffer and the training schedule of an off-policy algorithm.
@@ -29,6 +30,7 @@ def make_replay(
         rows: number of rows (time steps) of each environment that must be stored before the first gradient step.
         before: number of additional rows in front of each sampled sequence. An agent with an observation history (frame
             stacks, past actions) needs them for the first rows of the sequence.
+        lead: number of rows at the start of each sequence on which the learner does not train.
         extras: agent outputs that are stored with each row and written back by the learner: name -> shape and dtype for
             one environment.
 
@@ -49,6 +51,7 @@ def make_replay(
         end=config.budget(width),
         online=context.config.buffer.online,
         before=before,
+        lead=lead,
         extras=extras,
         device=context.fabric.device if context.config.buffer.on_device else "cpu",
     )

@@ -67,6 +67,7 @@ class Replay(Buffer):
             rest of the batch is sampled from all rows.
         before: number of rows before each sequence that are returned as `Trajectory.past`, for agents with an
             observation history. It must be at least `rows_before(agent.history)`.
+        lead: number of rows at the start of each sequence on which the learner does not train.
         extras: extra outputs of the agent that are stored with each row: name -> shape and dtype for one environment.
         fixed_extras: those names in `extras` that the learner never writes back, such as the log-probability of an
             action. `rlcore.conformance` checks that the learner writes back all others.
@@ -89,6 +90,7 @@ class Replay(Buffer):
         end: int | None = None,
         online: bool = False,
         before: int = 0,
+        lead: int = 0,
         extras: Mapping[str, ArraySpec] | None = None,
         fixed_extras: Sequence[str] = (),
         carry: Carry = (),
@@ -101,7 +103,7 @@ class Replay(Buffer):
                 f"fixed_extras={sorted(unknown)}: must be names in extras ({', '.join(extras or ()) or 'none'})"
             )
         self.extras, self.fixed_extras = tuple(extras or ()), tuple(fixed_extras)
-        self.sampler, self.size, self.batch_size, self.before = sampler, size, batch_size, before
+        self.sampler, self.size, self.batch_size, self.before, self.lead = sampler, size, batch_size, before, lead
         self.ratio, self.starts, self.pretrain = Fraction(str(ratio)), starts, pretrain
         self.every, self.end, self.online = every, end, online
         self.device, self.target, self.ranks = torch.device(device), context.fabric.device, context.ranks
@@ -163,8 +165,8 @@ class Replay(Buffer):
 
     @property
     def learned_rows(self) -> int:
-        """Number of rows of one batch on which the learner trains: `batch_size` sequences of L rows."""
-        return self.batch_size * self.sampler.length
+        """Number of rows of one batch on which the learner trains: those of `batch_size` sequences without `lead`."""
+        return self.batch_size * (self.sampler.length - self.lead)
 
     @property
     def in_files(self) -> bool:

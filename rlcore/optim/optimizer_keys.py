@@ -35,7 +35,7 @@ SETTINGS: dict[str, dict[str, Any]] = _Settings(
     }
 )
 CLIP_NORMS = ("global", "tensor", "adaptive")
-FOR_ALL = ("name", "settings", "lr", "weight_decay", "warmup", "clip_norm", "groups")
+FOR_ALL = ("name", "settings", "lr", "weight_decay", "warmup", "clip_norm", "agc", "agc_pmin", "groups")
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class OptimizerConfig:
     dampening: float | None = arg(None, "dampening of the momentum (SGD)", low=0)
     nesterov: bool | None = arg(None, "Nesterov momentum (SGD)")
     amsgrad: bool | None = arg(None, "AMSGrad (Adam)")
-    warmup: int = arg(0, "steps over which the learning rate grows linearly to lr", low=0)
+    warmup: int = arg(0, "steps over which the learning rate grows linearly from 0 to lr", low=0)
     clip_norm: str = arg(
         "global",
         "norm to clip: of the whole gradient (global), of each tensor (tensor), or of each tensor divided by the norm "

@@ -124,11 +124,12 @@ def update_in_place(
 
 
 def warm_up(config: OptimizerConfig, count: Tensor, lr: Tensor) -> Tensor:
-    """Return the learning rate with linear warm-up: α min(1, t / n), [] float64.
+    """Return the learning rate with linear warm-up: α min(1, (t - 1) / n), [] float64.
 
-    n is `config.warmup`, the number of warm-up steps (0 = none); t is `count`, the number of the step; α is `lr`.
+    n is `config.warmup`, the number of warm-up steps (0 = none); t = 1, 2, … is `count`, the number of the step; α is
+    `lr`. The learning rate of the first step is therefore 0, as in Dreamer V3's code of 2024.
     """
-    return lr * (count / config.warmup).clamp(max=1.0) if config.warmup else lr
+    return lr * ((count - 1) / config.warmup).clamp(max=1.0) if config.warmup else lr
 
 
 def _adam_slots(config: OptimizerConfig) -> Sequence[str]:

@@ -10,12 +10,17 @@ import pytest
 from flows.config.compose import compose
 from flows.config.yaml_files import presets
 from rlcore.train.run_trainer import RunTrainer
-from tests.runs import SMALL_DREAMER, SMALL_DREAMER_V1, SMALL_DREAMER_V2, lay_out
+from tests.runs import SMALL_DREAMER, SMALL_DREAMER_V1, SMALL_DREAMER_V2, SMALL_DREAMER_V3_5, lay_out
 from tests.soaking import heavy
 
 pytestmark = heavy
 
-SIZES = {"dreamer_v1": SMALL_DREAMER_V1, "dreamer_v2": SMALL_DREAMER_V2, "dreamer_v3": SMALL_DREAMER}
+SIZES = {
+    "dreamer_v1": SMALL_DREAMER_V1,
+    "dreamer_v2": SMALL_DREAMER_V2,
+    "dreamer_v3": SMALL_DREAMER,
+    "dreamer_v3_5": SMALL_DREAMER_V3_5,
+}
 CONTINUOUS = ("pendulum", "point_mass", "dmc")
 ROWS = 8  # per environment: one and a half episodes of the dummy environment
 

@@ -22,7 +22,7 @@ from rlcore.train.components import find_all
 from rlcore.train.run_trainer import RunTrainer
 from rlcore.types import Context
 from tests.learning.assembly import Trainer, assemble, context
-from tests.runs import SMALL_DREAMER, SMALL_DREAMER_V1, SMALL_DREAMER_V2, prepare
+from tests.runs import SMALL_DREAMER, SMALL_DREAMER_V1, SMALL_DREAMER_V2, SMALL_DREAMER_V3_5, prepare
 from tests.soaking import heavy
 
 # Small networks; everything that has state is enabled.
@@ -104,6 +104,11 @@ SETTINGS["dreamer_v2"] = SETTINGS["dreamer_v3"] | {
     "name": "dreamer_v2",
     "per_rank_pretrain_steps": 1,
     **SMALL_DREAMER_V2,
+}
+SETTINGS["dreamer_v3_5"] = SETTINGS["dreamer_v3"] | {
+    "name": "dreamer_v3_5",
+    **SMALL_DREAMER_V3_5,
+    "critic": SMALL_DREAMER_V3_5["critic"] | {"per_rank_target_network_update_freq": 2},
 }
 ROUGH = {"eps": 1e-4}  # with a smaller eps, Adam turns rounding errors of gradients into steps
 SETTINGS["sac_ae"] = {

@@ -19,7 +19,7 @@ from rlcore.functional.tree import map_leaves
 from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
 from rlcore.train.fabric import FabricRanks, make_fabric
 from rlcore.types import Batch, Context, Trajectory
-from tests.runs import SMALL_DREAMER, SMALL_DREAMER_V1, SMALL_DREAMER_V2
+from tests.runs import SMALL_DREAMER, SMALL_DREAMER_V1, SMALL_DREAMER_V2, SMALL_DREAMER_V3_5
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device on this machine")
 
@@ -27,8 +27,19 @@ LENGTH, COUNT = 6, 4
 OBS = {"rgb": ArraySpec((16, 16, 3), "uint8", kind="image"), "state": ArraySpec((4,), "float32")}
 BOX = ActionSpec("Box", (2,), "float32", low=(-1.0, -1.0), high=(1.0, 1.0))
 CHOICE = ActionSpec("Discrete", (), "int64", nvec=(3,), start=(0,))
-SIZES = {"dreamer_v1": SMALL_DREAMER_V1, "dreamer_v2": SMALL_DREAMER_V2, "dreamer_v3": SMALL_DREAMER}
-CASES = [("dreamer_v1", BOX), ("dreamer_v2", CHOICE), ("dreamer_v3", CHOICE), ("dreamer_v3", BOX)]
+SIZES = {
+    "dreamer_v1": SMALL_DREAMER_V1,
+    "dreamer_v2": SMALL_DREAMER_V2,
+    "dreamer_v3": SMALL_DREAMER,
+    "dreamer_v3_5": SMALL_DREAMER_V3_5,
+}
+CASES = [
+    ("dreamer_v1", BOX),
+    ("dreamer_v2", CHOICE),
+    ("dreamer_v3", CHOICE),
+    ("dreamer_v3", BOX),
+    ("dreamer_v3_5", CHOICE),
+]
 EVERY = pytest.mark.parametrize(("algo", "action"), CASES, ids=lambda x: getattr(x, "space", x))
 
 
@@ -64,7 +75,10 @@ def learner_on(accelerator: str, algo: str, action: ActionSpec, records: bool = 
     fabric = make_fabric(FabricConfig(accelerator=accelerator))
     keys = {"horizon": 3, "dense_units": 8, "total_steps": 10_000} | SIZES[algo]
     # V1 and V2 accept only images of 64 × 64.
-    keys |= {"cnn_keys": {"encoder": ["rgb"] if algo == "dreamer_v3" else []}, "mlp_keys": {"encoder": ["state"]}}
+    keys |= {
+        "cnn_keys": {"encoder": ["rgb"] if algo.startswith("dreamer_v3") else []},
+        "mlp_keys": {"encoder": ["state"]},
+    }
     run = RunConfig(algo=build(ALGORITHMS[algo].Config, keys, "algo."), env=EnvConfig(id="probe"), seed=0)
     spec = EnvSpec("probe", OBS, action)
     compiler = Compiler(run, spec, (COUNT, 1), records=True) if records else None

@@ -14,7 +14,15 @@ from typing import Any
 
 from rlcore.store.directory import RunDirectory
 from tests.processes import NO_STORE, shepherd
-from tests.runs import COMPILED, SMALL, SMALL_DREAMER, SMALL_DREAMER_V1, SMALL_DREAMER_V2, prepare
+from tests.runs import (
+    COMPILED,
+    SMALL,
+    SMALL_DREAMER,
+    SMALL_DREAMER_V1,
+    SMALL_DREAMER_V2,
+    SMALL_DREAMER_V3_5,
+    prepare,
+)
 
 PLUGIN = "tests.faults.faulty_envs"
 WORLD = "tests.probes.registered"  # a world model that is not in the registry
@@ -91,6 +99,14 @@ DREAMER_V2 = DREAMER | {
 }
 # Normal latents, no target critic.
 DREAMER_V1 = DREAMER | {"algo": "dreamer_v1", **{f"algo__{part}": keys for part, keys in SMALL_DREAMER_V1.items()}}
+# Latent states that are written back, also while rows are overwritten.
+DREAMER_V3_5 = DREAMER | {
+    "algo": "dreamer_v3_5",
+    **{f"algo__{part}": keys for part, keys in SMALL_DREAMER_V3_5.items()},
+    "buffer__size": 150,
+    "buffer__type": "sequential",
+    "buffer__prioritize_ends": False,
+}
 # Two frames, stacked when they are read; an encoder that two optimizers train.
 SAC_AE = {
     "algo": "sac_ae",
@@ -129,6 +145,7 @@ ALGORITHMS = {
     "dreamer_v1": DREAMER_V1,
     "dreamer_v2": DREAMER_V2,
     "dreamer_v3": DREAMER,
+    "dreamer_v3_5": DREAMER_V3_5,
     "sac_ae": SAC_AE,
     "reinforce": REINFORCE,
 }
@@ -249,6 +266,7 @@ OTHERS = {
     "dreamer_v1": "Pendulum-v1",
     "dreamer_v2": "Pendulum-v1",
     "dreamer_v3": "CartPole-v1",
+    "dreamer_v3_5": "CartPole-v1",
     "sac_ae": "known/Dot-v0",
     "sac": "Pendulum-v1",
     "droq": "Pendulum-v1",

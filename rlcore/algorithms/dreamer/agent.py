@@ -97,8 +97,8 @@ class DreamerAgent(WorldAgent):
             output layer; see `dense.initialise_glorot`.
 
     Attributes:
-        networks: factories of the networks of the world model. A subclass can set another recurrent cell, other norms
-            or other CNNs.
+        networks: factories of the networks of the world model and of the actor. A subclass can set another recurrent
+            cell, other norms or other CNNs.
     """
 
     networks: ClassVar[Networks] = DEFAULT
@@ -116,11 +116,20 @@ class DreamerAgent(WorldAgent):
     ) -> None:
         images, vectors = config.cnn_keys, config.mlp_keys
         keys = (images.encoder, vectors.encoder), (images.decoded, vectors.decoded)
-        world = WorldModel(config.world_model, spec, *keys, latent, reward, scales, rng, self.networks)
+        networks = self.make_networks(config, latent)
+        world = WorldModel(config.world_model, spec, *keys, latent, reward, scales, rng, networks)
         form, layers = config.actor.policy(config.policy_kind(spec.action, distribution)), config.actor.layers
         stretch = config.normalize_actions
-        actor = LatentActor(world.feat_size, spec.action, layers, form, stretch, scales[0], rng)
+        actor = LatentActor(world.feat_size, spec.action, layers, form, stretch, scales[0], rng, networks.norm)
         super().__init__(world, actor, value)
+
+    def make_networks(self, config: DreamerConfig, latent: Latent) -> Networks:
+        """Return the factories of the networks; a subclass can create them from its config.
+
+        `latent` is the distribution of the stochastic part of the model state. This method is called by the constructor
+        before `nn.Module.__init__`.
+        """
+        return self.networks
 
 
 class Amount(nn.Module):

@@ -7,7 +7,7 @@ rewarded for states on which an ensemble of models disagrees (Sekar et al. 2020,
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -116,11 +116,24 @@ class DreamerBehavior:
         config = self.config = context.algo
         self.ranks, self.world, self.actor, self.number, self.name = context.ranks, world, actor, number, name
         self.reward = reward or self.predicted_reward
-        self.critic = Dense(world.feat_size, config.critic.layers, rng, number.outputs, self.critic_scale())
+        self.critic = self.make_critic(rng)
         self.target = None if config.critic.target_tau(0) is None else Target(self.critic, context)
         slow = [] if self.target is None else [self.target.module]
-        uses = [world, self.critic, *slow, *self.make_modules(context), *reads]
-        self.actor_optimizer = make_optimizer(actor, self.actor_objective, config.actor, context, uses)
+        self.make_optimizers(context, [*slow, *self.make_modules(context), *reads])
+
+    def make_critic(self, rng: torch.Generator) -> Dense:
+        """Create the critic, with initial weights that are drawn from `rng`."""
+        outputs, scale = self.number.outputs, self.critic_scale()
+        return Dense(self.world.feat_size, self.config.critic.layers, rng, outputs, scale)
+
+    def make_optimizers(self, context: Context[DreamerConfig], reads: Sequence[nn.Module]) -> None:
+        """Create the optimizers of actor and critic.
+
+        `reads` are modules that the loss of the actor reads, in addition to the world model and the critic.
+        """
+        config: Any = self.config  # its groups are `TrainedGroup`s
+        slow, uses = [] if self.target is None else [self.target.module], [self.world, self.critic, *reads]
+        self.actor_optimizer = make_optimizer(self.actor, self.actor_objective, config.actor, context, uses)
         self.critic_optimizer = make_optimizer(self.critic, self.critic_objective, config.critic, context, slow)
 
     def make_modules(self, context: Context[DreamerConfig]) -> Sequence[nn.Module]:

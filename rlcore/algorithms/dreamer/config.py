@@ -17,7 +17,8 @@ from rlcore.nn.network_keys import ACTIVATIONS, DecodedKeysConfig, check_keys
 from rlcore.spec import ActionSpec
 
 if TYPE_CHECKING:
-    from rlcore.algorithms.dreamer.world_keys import MLPSpec, PolicySpec, WorldKeys
+    from rlcore.algorithms.dreamer.world_groups import WorldGroup
+    from rlcore.algorithms.dreamer.world_keys import MLPSpec, PolicySpec
     from rlcore.config.groups import RunConfig
     from rlcore.optim.optimizer_keys import OptimizerConfig
     from rlcore.spec import EnvSpec
@@ -39,7 +40,7 @@ class TrainedGroup(Protocol):
         ...
 
 
-class ActorGroup(TrainedGroup, Protocol):
+class ActorGroup(Protocol):
     """Config keys that the actors of all Dreamers have."""
 
     @property
@@ -61,7 +62,7 @@ class ActorGroup(TrainedGroup, Protocol):
         ...
 
 
-class CriticGroup(TrainedGroup, Protocol):
+class CriticGroup(Protocol):
     """Config keys that the critics of all Dreamers have."""
 
     @property
@@ -101,7 +102,7 @@ class DreamerConfig(ReplayConfig):
     cnn_act: str = arg("elu", "default activation of convolutions", choices=tuple(ACTIVATIONS))
 
     if TYPE_CHECKING:  # groups that each derived config defines, with keys and defaults of its own
-        world_model: WorldKeys
+        world_model: WorldGroup
         actor: ActorGroup
         critic: CriticGroup
 
@@ -127,14 +128,19 @@ class DreamerConfig(ReplayConfig):
         norms = {f"Grads/{name}" for name in ("world_model", "actor", "critic")}
         return super().metric_names() | names | norms | {"Params/exploration_amount"}
 
+    @property
+    def sequence_rows(self) -> int:
+        """Number of rows of the replay buffer from which one sequence is made."""
+        return self.per_rank_sequence_length
+
     def check_with(self, run: RunConfig) -> None:
         """Raise UserError if the replay buffer cannot store one training sequence per environment."""
-        rows, length = self.rows(run.buffer.size, run.width), self.per_rank_sequence_length
+        rows, length = self.rows(run.buffer.size, run.width), self.sequence_rows
         if rows <= length:
             raise UserError(
-                f"algo.per_rank_sequence_length={length}: must be less than the rows that the replay buffer stores "
-                f"per environment ({rows} rows, from buffer.size={spell(run.buffer.size)} and {run.width} "
-                f"environments); decrease it, or set buffer.size to at least {run.width * (length + 1)}"
+                f"algo.per_rank_sequence_length={self.per_rank_sequence_length}: must be less than the rows that the "
+                f"replay buffer stores per environment ({rows} rows, from buffer.size={spell(run.buffer.size)} and "
+                f"{run.width} environments); decrease it, or set buffer.size to at least {run.width * (length + 1)}"
             )
 
     def check_spec(self, spec: EnvSpec) -> None:
@@ -157,15 +163,20 @@ class DreamerConfig(ReplayConfig):
             )
         for key in self.cnn_keys.encoder:
             height, width = spec.obs[key].pixels
-            fits = height == self.side if self.side else math.log2(height).is_integer()
-            if height != width or not fits:
-                takes = (
-                    f"{self.side} × {self.side} pixels" if self.side else "square images with a power of two as side"
-                )
+            if height != width or not self.accepts_side(height):
                 raise UserError(
-                    f"algo.cnn_keys.encoder: {key} has {height} × {width} pixels, but the convolutions take {takes}; "
-                    "set env.screen_size to 64"
+                    f"algo.cnn_keys.encoder: {key} has {height} × {width} pixels, but the convolutions take "
+                    f"{self.accepted_images}; set env.screen_size to 64"
                 )
+
+    def accepts_side(self, side: int) -> bool:
+        """Return True if the convolutions accept images of `side` × `side` pixels."""
+        return side == self.side if self.side else math.log2(side).is_integer()
+
+    @property
+    def accepted_images(self) -> str:
+        """Description of the images that the convolutions accept, for messages."""
+        return f"{self.side} × {self.side} pixels" if self.side else "square images with a power of two as side"
 
     def update_rule(self, settings: OptimizerConfig) -> OptimizerConfig:
         """Return the settings from which an optimizer is built; a derived config can change them."""
@@ -202,15 +213,16 @@ class DreamerConfig(ReplayConfig):
                 f"env.frame_stack={run.env.frame_stack}: {self.name} uses only the newest frame; its recurrent state "
                 "represents the past"
             )
-        rows, width, buffer = self.per_rank_sequence_length, run.width, run.buffer
+        rows, width, buffer = self.sequence_rows, run.width, run.buffer
         if buffer.online and self.replay_ratio * self.per_rank_batch_size * rows < 1:
             yield (
                 f"buffer.online=true: every {rows} rows complete a new sequence, but algo.replay_ratio="
                 f"{self.replay_ratio:g} draws less than one sequence in that time; some sequences are overwritten "
                 "before they are drawn"
             )
-        if rows * width > max(self.random_steps(width), width):
+        if rows * width > max(self.learning_starts // width * width, width):
             yield (
                 f"algo.learning_starts={self.learning_starts}: learning starts after {rows * width} policy steps, when "
-                f"each of {width} environments has a sequence (algo.per_rank_sequence_length={rows})"
+                f"each of {width} environments has a sequence "
+                f"(algo.per_rank_sequence_length={self.per_rank_sequence_length})"
             )

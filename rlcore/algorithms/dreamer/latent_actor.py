@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rlcore.algorithms.dreamer import latents
-from rlcore.algorithms.dreamer.dense import Dense, glorot_linear
+from rlcore.algorithms.dreamer.dense import Dense, Norm, glorot_linear
 from rlcore.algorithms.dreamer.world_keys import MLPSpec, PolicySpec
 from rlcore.functional.distributions import Categoricals, Normal, Policy, SquashedNormal, TruncatedNormal
 from rlcore.functional.noise import Noise
@@ -80,6 +80,7 @@ class LatentActor(nn.Module):
             bounds.
         scale: initialization scale of output layers; see `dense.initialise_glorot`.
         rng: CPU generator for the initialization.
+        norm: normalization and activation of the hidden layers; see `dense.Dense`.
     """
 
     def __init__(
@@ -91,13 +92,14 @@ class LatentActor(nn.Module):
         stretch: bool,
         scale: float | None,
         rng: torch.Generator,
+        norm: Callable[..., nn.Module] = Norm,
     ) -> None:
         super().__init__()
         self.action, self.says = action, form
         kind = "discrete" if not action.continuous else "scaled" if stretch else "normal"
         self.form = ActionForm(action, kind)
         outputs = [2 * action.size] if action.continuous else action.nvec
-        self.hidden = Dense(inputs, layers, rng)
+        self.hidden = Dense(inputs, layers, rng, norm=norm)
         self.heads = nn.ModuleList(glorot_linear(self.hidden.output_size, size, rng, scale) for size in outputs)
 
     def policy(self, feat: Tensor) -> Policy:

@@ -17,8 +17,9 @@ before row 0 is then the state in which the sequence starts.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -39,7 +40,6 @@ from rlcore.functional.noise import Noise
 from rlcore.functional.stats import LossTermsAux, mean_metrics, reduce_loss
 from rlcore.optim.optimizer import Optimizer
 from rlcore.optim.step import Step
-from rlcore.optim.target import Target
 from rlcore.spec import ArraySpec
 from rlcore.types import Batch, Context, Metrics, TrainingSchedule, Trajectory
 
@@ -126,15 +126,17 @@ class DreamerLearner(protocols.Learner):
         self.agent = self.agent_class(config, context.spec, context.config.distribution.type, rng)
         policy = make_behavior_policy(self.agent, config)
         self.explorer = policy if isinstance(policy, Explorer) else None
-        self.world_optimizer = make_optimizer(self.agent.world, self.model_loss, config.world_model, context, [])
         more = self.make_modules(context, rng)
         self.behaviors = self.make_behaviors(context, rng)
-        optimizers = [self.world_optimizer, *more]
-        targets = list[Target]()
-        for behavior in self.behaviors:
-            optimizers += [behavior.actor_optimizer, behavior.critic_optimizer]
-            targets += [] if behavior.target is None else [behavior.target]
-        self.step = Step(self.gradient_step, optimizers, targets, context)
+        targets = [behavior.target for behavior in self.behaviors if behavior.target is not None]
+        self.step = Step(self.gradient_step, [*self.make_optimizers(context), *more], targets, context)
+
+    def make_optimizers(self, context: Context[DreamerConfig]) -> list[Optimizer]:
+        """Create the optimizer of the world model; return it and the optimizers of the behaviors."""
+        group: Any = self.config.world_model  # a `TrainedGroup`
+        self.world_optimizer = make_optimizer(self.agent.world, self.model_loss, group, context, [])
+        own = ((behavior.actor_optimizer, behavior.critic_optimizer) for behavior in self.behaviors)
+        return [self.world_optimizer, *itertools.chain(*own)]
 
     def make_modules(self, context: Context[DreamerConfig], rng: torch.Generator) -> Sequence[Optimizer]:
         """Create networks that `train_modules` trains, and return their optimizers; the base class has none."""
@@ -303,4 +305,4 @@ def memory_and_plan(
     """
     length, buffer = context.algo.per_rank_sequence_length + lead, context.config.buffer
     sampler = Episodes(length, buffer.prioritize_ends) if buffer.type == "episode" else Sequences(length)
-    return make_replay(context, sampler, rows=length, extras=extras)
+    return make_replay(context, sampler, rows=length, lead=lead, extras=extras)

@@ -76,7 +76,13 @@ class PixelNorm(nn.Module):
         return f"by_planes={self.by_planes}"
 
 
-class ImageEncoder(nn.Module):
+class ImageFeatures(nn.Module):
+    """Base class of modules that encode images [N, channels, height, width], one per spec, to [N, output_size]."""
+
+    output_size: int
+
+
+class ImageEncoder(ImageFeatures):
     """CNN that encodes one or several images to one vector. The channels of all images are concatenated.
 
     Args:
@@ -187,7 +193,7 @@ class Networks(NamedTuple):
 
     cell: Callable[..., nn.Module] = cell
     norm: Callable[..., nn.Module] = Norm
-    image_encoder: Callable[..., ImageEncoder] = ImageEncoder
+    image_encoder: Callable[..., ImageFeatures] = ImageEncoder
     image_decoder: Callable[..., nn.Module] = ImageDecoder
 
     def dense(

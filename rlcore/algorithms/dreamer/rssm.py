@@ -12,7 +12,7 @@ from torch.func import functional_call
 from rlcore.algorithms.dreamer.dense import glorot_linear
 from rlcore.algorithms.dreamer.latents import Distribution, Latent
 from rlcore.algorithms.dreamer.networks import DEFAULT, Networks
-from rlcore.algorithms.dreamer.world_keys import WorldKeys
+from rlcore.algorithms.dreamer.world_groups import WorldGroup
 from rlcore.compiled.scan import scan
 from rlcore.functional.noise import Noise
 from rlcore.functional.precision import to_float32
@@ -55,7 +55,7 @@ class RSSMCell(nn.Module):
     def __init__(
         self,
         latent: Latent,
-        config: WorldKeys,
+        config: WorldGroup,
         actions: int,
         observed: int,
         scale: float | None,
@@ -63,7 +63,7 @@ class RSSMCell(nn.Module):
         networks: Networks = DEFAULT,
     ) -> None:
         super().__init__()
-        recurrent, post = config.recurrent_model, config.representation_model.layers
+        recurrent, post = config.recurrent_model, config.posterior
         width = recurrent.recurrent_state_size
         self.inputs = networks.dense(latent.size + actions, recurrent.layers, rng)
         self.cell = networks.cell(self.inputs.output_size, width, recurrent.cell, rng)
@@ -125,7 +125,7 @@ class RSSM(nn.Module):
     def __init__(
         self,
         latent: Latent,
-        config: WorldKeys,
+        config: WorldGroup,
         features: int,
         actions: int,
         scale: float | None,
@@ -135,12 +135,12 @@ class RSSM(nn.Module):
         super().__init__()
         self.begin: Tensor | None
         self.latent = latent
-        width, post = config.recurrent_model.recurrent_state_size, config.representation_model.layers
+        width, post = config.recurrent_model.recurrent_state_size, config.posterior
         self.decoupled, self.sizes, self.actions = config.decoupled, (width, latent.size), actions
         self.core = RSSMCell(latent, config, actions, 0 if self.decoupled else features, scale, rng, networks)
         of = features + (0 if self.decoupled else width)
         self.feature_proj = glorot_linear(features, post.units, rng, post.form.scale, post.form.bias, of)
-        self.prior = networks.dense(width, config.transition_model.layers, rng, latent.parameters, scale)
+        self.prior = networks.dense(width, config.prior, rng, latent.parameters, scale)
         if config.begin == "learned":
             self.begin = nn.Parameter(torch.zeros(width))
         else:

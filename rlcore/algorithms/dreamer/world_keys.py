@@ -180,6 +180,16 @@ class WorldKeys:
         optimizer: OptimizerConfig = OptimizerConfig()
 
     @property
+    def prior(self) -> MLPSpec:
+        """Settings of the hidden layers of the prior."""
+        return self.transition_model.layers
+
+    @property
+    def posterior(self) -> MLPSpec:
+        """Settings of the hidden layer of the posterior."""
+        return self.representation_model.layers
+
+    @property
     def decoupled(self) -> bool:
         """True if the posterior depends only on the observation, not on the recurrent state."""
         return False

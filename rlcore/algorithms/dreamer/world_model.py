@@ -14,7 +14,7 @@ from rlcore.algorithms.dreamer.dense import Dense, glorot_linear
 from rlcore.algorithms.dreamer.latents import Distribution, Latent
 from rlcore.algorithms.dreamer.networks import DEFAULT, Networks, restore, show
 from rlcore.algorithms.dreamer.rssm import RSSM, ModelState
-from rlcore.algorithms.dreamer.world_keys import ObservationKeys, WorldKeys
+from rlcore.algorithms.dreamer.world_groups import ObservationGroup, WorldGroup
 from rlcore.functional.precision import to_float32
 from rlcore.functional.scalars import ScalarHead, symexp, symlog
 from rlcore.nn.encoder import flatten
@@ -49,7 +49,7 @@ class KeyEncoder(nn.Module):
         spec: EnvSpec,
         images: Sequence[str],
         vectors: Sequence[str],
-        config: ObservationKeys,
+        config: ObservationGroup,
         rng: torch.Generator,
         networks: Networks = DEFAULT,
     ) -> None:
@@ -135,7 +135,7 @@ class KeyDecoder(nn.Module):
         spec: EnvSpec,
         images: Sequence[str],
         vectors: Sequence[str],
-        config: ObservationKeys,
+        config: ObservationGroup,
         scale: float | None,
         rng: torch.Generator,
         networks: Networks = DEFAULT,
@@ -207,7 +207,7 @@ class WorldModel(nn.Module):
 
     def __init__(
         self,
-        config: WorldKeys,
+        config: WorldGroup,
         spec: EnvSpec,
         encoded: tuple[Sequence[str], Sequence[str]],
         decoded: tuple[Sequence[str], Sequence[str]],

@@ -32,10 +32,14 @@ REFUSED = {  # and a part of the error message
 def test_sheeprl_dreamer_files_keep_their_values(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tree = compose_files(FILES[name], tmp_path, monkeypatch)[1]
     assert compare_leaves(tree, FILES[name]) > 120
+    metrics = tree["metric"]["aggregator"]["metrics"]
+    assert metrics["Loss/world_model_loss"] == metrics["State/kl"] == "mean"
+    if "v3_5" in name:
+        assert tree["algo"]["optimizer"]["name"] == "laprop" and metrics["Grads/agent"] == "mean"
+        return
     for part in ("world_model", "actor", "critic"):
         assert value_at(tree, ["algo", part, "optimizer", "name"]) == "adam"
-    metrics = tree["metric"]["aggregator"]["metrics"]
-    assert metrics["Loss/world_model_loss"] == metrics["State/kl"] == metrics["Grads/actor"] == "mean"
+    assert metrics["Grads/actor"] == "mean"
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -47,7 +51,14 @@ def test_sheeprl_dreamer_files_are_refused_if_unsupported(
 
 
 @pytest.mark.parametrize(
-    "name", ["dreamer_v3_XL_crafter", "dreamer_v3_dmc_walker_walk", "dreamer_v3_dmc_cartpole_swingup_sparse", *DOAPP]
+    "name",
+    [
+        "dreamer_v3_XL_crafter",
+        "dreamer_v3_dmc_walker_walk",
+        "dreamer_v3_dmc_cartpole_swingup_sparse",
+        *DOAPP,
+        *(name for name in FILES if name.startswith("dreamer_v3_5")),
+    ],
 )
 def test_dreamer_presets_match_sheeprl_presets(name: str) -> None:
     """The doapp presets decode `frame`, because SheepRL's files decode a key that does not exist."""
@@ -62,8 +73,8 @@ def test_dreamer_presets_match_sheeprl_presets(name: str) -> None:
             assert value_at(tree, key.split(" ")) == (changed | CHANGED).get(key, translate_value(value)), key
 
 
-@pytest.mark.parametrize("version", [1, 2, 3])
-def test_parts_of_dreamer_match_sheeprl(version: int) -> None:
+@pytest.mark.parametrize(("version", "count"), [("1", 3), ("2", 4), ("3", 5), ("3_5", 5)])
+def test_parts_of_dreamer_match_sheeprl(version: str, count: int) -> None:
     # From SheepRL's model_manager files.
-    parts = ["world_model", "actor", "critic", "target_critic", "moments"][: version + 2]
+    parts = ["world_model", "actor", "critic", "target_critic", "moments"][:count]
     assert parts_of(compose([f"exp=dreamer_v{version}"])[0]) == parts

@@ -39,7 +39,7 @@ def main() -> None:
     folder = resources.files("sheeprl.configs") / "exp"
     names = sorted(path.name.removesuffix(".yaml") for path in folder.iterdir())
     versions = ("dreamer_v1", "dreamer_v2", "dreamer_v3")
-    dreamers = {name: leaves(name) for name in names if name.startswith(versions) and "v3_5" not in name}
+    dreamers = {name: leaves(name) for name in names if name.startswith(versions)}
     others = {name: leaves(name) for name in EXPERIMENTS}
     others |= {f"env={name}": leaves("ppo", f"env={name}") for name in ENVIRONMENTS}
     for name, resolved in (("dreamer_files", dreamers), ("other_files", others)):

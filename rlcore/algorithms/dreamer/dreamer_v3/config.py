@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from rlcore.algorithms.dreamer.config import DreamerConfig
 from rlcore.algorithms.dreamer.dreamer_v3.layer_keys import (
@@ -117,6 +117,51 @@ class CriticConfig(TwoHotConfig):
         return 0.0 if update % self.per_rank_target_network_update_freq else self.tau
 
 
+class LimitedActor(Protocol):
+    """Config keys of an actor that have a lower and an upper limit."""
+
+    @property
+    def min_std(self) -> float:
+        """Lowest std of a continuous action."""
+        ...
+
+    @property
+    def max_std(self) -> float:
+        """Highest std of a continuous action."""
+        ...
+
+    @property
+    def moments(self) -> MomentsConfig:
+        """Scale of the returns."""
+        ...
+
+
+def check_limits(actor: LimitedActor, prefix: str) -> None:
+    """Raise UserError if the lower percentile of returns is above the upper one, or `min_std` above `max_std`.
+
+    `prefix` is the dotted path of the algorithm's config group, with a dot at the end.
+    """
+    low, high = actor.moments.percentile.low, actor.moments.percentile.high
+    for name, less, upper, more in (
+        ("moments.percentile.low", low, "moments.percentile.high", high),
+        ("min_std", actor.min_std, "max_std", actor.max_std),
+    ):
+        if less > more:
+            raise UserError(
+                f"{prefix}actor.{name}={less:g}: must not be above {more:g}, the value of {prefix}actor.{upper}; "
+                f"decrease {name.split('.')[-1]} or increase {upper.split('.')[-1]}"
+            )
+
+
+def refuse_distribution(name: str, run: RunConfig) -> None:
+    """Raise UserError if `distribution.type` is set, because the algorithm `name` does not use it."""
+    if run.distribution.type not in ("auto", "discrete"):
+        kind = run.distribution.type
+        raise UserError(
+            f"distribution.type={kind}: {name} has a fixed distribution for each action space; set it to auto"
+        )
+
+
 @dataclass(frozen=True, kw_only=True)
 class Config(DreamerConfig):
     """Config keys of Dreamer V3."""
@@ -152,16 +197,7 @@ class Config(DreamerConfig):
         `prefix` is the dotted path of this config group, with a dot at the end.
         """
         super().check(prefix)
-        low, high = self.actor.moments.percentile.low, self.actor.moments.percentile.high
-        for name, less, upper, more in (
-            ("moments.percentile.low", low, "moments.percentile.high", high),
-            ("min_std", self.actor.min_std, "max_std", self.actor.max_std),
-        ):
-            if less > more:
-                raise UserError(
-                    f"{prefix}actor.{name}={less:g}: must not be above {more:g}, the value of {prefix}actor.{upper}; "
-                    f"decrease {name.split('.')[-1]} or increase {upper.split('.')[-1]}"
-                )
+        check_limits(self.actor, prefix)
 
     def check_with(self, run: RunConfig) -> None:
         """Raise UserError if `distribution.type` is not available, or if the replay buffer is too small.
@@ -169,8 +205,4 @@ class Config(DreamerConfig):
         The replay buffer must be able to store one training sequence per environment.
         """
         super().check_with(run)
-        if run.distribution.type not in ("auto", "discrete"):
-            kind = run.distribution.type
-            raise UserError(
-                f"distribution.type={kind}: {self.name} has a fixed distribution for each action space; set it to auto"
-            )
+        refuse_distribution(self.name, run)

@@ -1,0 +1,1 @@
+"""Dreamer V3, as in Nature (2025): config, networks and learner."""
