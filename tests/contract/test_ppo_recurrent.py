@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rlcore.data.rollout import split
+from rlcore.data.minibatches import split
 from rlcore.types import Batch
 from tests.contract.test_registry import SETTINGS
 from tests.golden.mutants import changed, swap

@@ -72,13 +72,14 @@ def check_parameters(learner: Any, expected: dict[str, np.ndarray], within: floa
 
 
 class KnownOrder:
-    """Generator whose permutations are those of SB3."""
+    """Generator whose permutations are those of SB3; rows that SB3 does not use are the last ones."""
 
     def __init__(self, orders: np.ndarray | list[np.ndarray]) -> None:
         self.orders = list(orders)
 
     def permutation(self, rows: np.ndarray) -> np.ndarray:
-        return rows[self.orders.pop(0)]
+        order = self.orders.pop(0)
+        return np.concatenate([rows[order], np.delete(rows, order)])
 
 
 def injected(samples_class: Any, learner: Any, samples: dict[str, np.ndarray], policy_steps: int = 0) -> Batch:

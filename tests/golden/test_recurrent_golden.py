@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from rlcore.algorithms.on_policy.ppo_recurrent import learner as recurrent
-from rlcore.data.rollout import split
+from rlcore.data.minibatches import split
 from rlcore.functional.stats import standardize
 from rlcore.types import Batch, Trajectory
 from tests.golden import on_policy

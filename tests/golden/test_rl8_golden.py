@@ -213,11 +213,11 @@ MUTANTS: dict[str, Mutant] = {
     "rewards shifted": Mutant(SCALE, swap("reward / scale", "(reward - reward.mean()) / scale"), BASE),
     "returns of the future": Mutant("RewardScaler.reversed_returns", given(reward="reward.flip(0)"), BASE),
     "always shuffled": Mutant(DRAW, swap("rng if A else B", "np.random.default_rng(0)"), IN_ORDER),
-    "ordered by time step": Mutant("minibatches", swap("np.argsort(A, kind=B)", "np.arange(len(counted))"), IN_ORDER),
+    "ordered by time step": Mutant("order_on_host", swap("np.argsort(A, kind=B)", "np.arange(len(used))"), IN_ORDER),
     "a step for each minibatch": Mutant(STEPS, swap("size or A", "1"), SUMMED),
     "whole rollout in halves": Mutant("minibatches", swap("size or A", "A // 2"), WHOLE),
     "sequences ordered by time": Mutant(
-        "minibatches", swap("np.argsort(A, kind=B)", "np.arange(len(counted))"), SEQUENCES
+        "order_on_host", swap("np.argsort(A, kind=B)", "np.arange(len(used))"), SEQUENCES
     ),
     "state never reset by the clock": Mutant(UNROLL, swap("forget | A", "forget"), STATES),
     "state reset before the value after the rollout": Mutant(

@@ -29,7 +29,8 @@ from rlcore.algorithms.on_policy.a2c.config import Config
 from rlcore.algorithms.on_policy.actor_critic import ActorCritic as Agent
 from rlcore.algorithms.on_policy.learner import OnPolicyLearner
 from rlcore.data.history import add_history
-from rlcore.data.rollout import Rollout, split
+from rlcore.data.minibatches import split
+from rlcore.data.rollout import Rollout
 from rlcore.data.steps import transitions
 from rlcore.functional.stats import LossTerms, mean_over, reduce_loss, standardize
 from rlcore.functional.tree import map_leaves

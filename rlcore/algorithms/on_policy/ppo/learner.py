@@ -25,8 +25,8 @@ from rlcore.algorithms.on_policy.learner import OnPolicyLearner
 from rlcore.algorithms.on_policy.ppo.config import Config
 from rlcore.algorithms.on_policy.ppo.losses import Observations, PPOSamples, objective
 from rlcore.data.history import gather_history
-from rlcore.data.minibatches_on_device import draws_on_device, minibatches_on_device
-from rlcore.data.rollout import Rollout, fill_groups, minibatches, split
+from rlcore.data.minibatches import minibatches, split
+from rlcore.data.rollout import Rollout
 from rlcore.data.steps import transitions
 from rlcore.functional.stats import LossTerms, mean_over, standardize
 from rlcore.types import Batch, Context, Metrics, TrainingSchedule
@@ -94,11 +94,8 @@ class Learner(OnPolicyLearner):
         """
         config = self.config
         order, group = rng if config.shuffle else None, config.accumulate_minibatches
-        if self.ranks.size == 1 and draws_on_device(weight, config.per_rank_batch_size):
-            rows, weight = minibatches_on_device(weight, config.per_rank_batch_size, config.update_epochs, group, order)
-        else:
-            rows, weight = minibatches(weight, config.per_rank_batch_size, config.update_epochs, order)
-            rows, weight = fill_groups(rows, weight, group or len(weight), self.ranks.sum)
+        size, epochs = config.per_rank_batch_size, config.update_epochs
+        rows, weight = minibatches(weight, size, epochs, group, order, self.ranks)
         return rows, weight.expand_as(rows)
 
     def take_steps(self, epochs: Iterable[PPOSamples[object]], coefs: Mapping[str, float]) -> list[Metrics]:

@@ -30,8 +30,8 @@ from rlcore.algorithms.on_policy.actor_critic import ActorCritic
 from rlcore.algorithms.on_policy.ppo import learner as ppo
 from rlcore.algorithms.on_policy.ppo_recurrent.config import Config
 from rlcore.data.history import SamplesWithHistory, gather_history
-from rlcore.data.minibatches_on_device import minibatches_on_device
-from rlcore.data.rollout import Rollout, cut_sequences, fill_groups, minibatches
+from rlcore.data.minibatches import cut_sequences, minibatches
+from rlcore.data.rollout import Rollout
 from rlcore.functional.distributions import Policy
 from rlcore.functional.noise import Noise
 from rlcore.nn.encoder import flatten_actions
@@ -221,12 +221,8 @@ class Learner(ppo.Learner):
         size = math.ceil(len(cut) / config.per_rank_num_batches)
         order, epochs, group = rng if config.shuffle else None, config.update_epochs, config.accumulate_minibatches
         by_env = weight.amax(-1).view(-1, width)
-        # Every sequence of 2 rows has one with a weight, so no minibatch is empty.
-        if weight.device.type != "cpu" and self.ranks.size == 1 and length // -(-length // config.sequence_length) > 1:
-            chosen, counted = minibatches_on_device(by_env, size, epochs, group, order)
-        else:
-            chosen, counted = minibatches(by_env, size, epochs, order)
-            chosen, counted = fill_groups(chosen, counted, group or len(counted), self.ranks.sum)
+        shortest = length // (len(cut) // width)  # number of rows
+        chosen, counted = minibatches(by_env, size, epochs, group, order, self.ranks, shortest)
         weight = weight[chosen] * counted.unsqueeze(-1)  # [epochs, minibatches, M, L]
         return cut[chosen].transpose(2, 3).flatten(2), weight.transpose(2, 3).flatten(2)
 
