@@ -14,6 +14,8 @@ from rlcore.compiled.cuda_graph import RecordedStep
 from rlcore.compiled.whole_step import CapturedTensors, CompiledStep
 from rlcore.compiler import Compiler
 from rlcore.functional.noise import Noise
+from rlcore.optim import rules
+from rlcore.optim.optimizer_keys import SETTINGS
 from rlcore.optim.traced import GradientInputs, MutableState
 
 if TYPE_CHECKING:
@@ -87,9 +89,11 @@ def compile_step(
     captured = CapturedTensors(read, [tensor for flat in changed.flat for tensor in flat.tensors])
     if compiler.records:
         return Execution(eager, RecordedStep(eager, changed, captured))
-    decides: dict[str, Any] = {"rules": [[o.config, o.max_grad_norm, o.reduction] for o in optimizers]}
-    decides |= {"modules": [*map(repr, read)]} | compiler.facts(function)
-    return Execution(eager, CompiledStep(eager, changed, captured, compiler, decides, (function, *read)))
+    applied = [(o, rules.RULES[o.config.name]) for o in optimizers]
+    settings = [[o.config, SETTINGS[o.config.name], r.decoupled, o.max_grad_norm, o.reduction] for o, r in applied]
+    decides = {"rules": settings, "modules": [*map(repr, read)]} | compiler.facts(function)
+    made_of = (function, *read, *(code for o, rule in applied for code in (o.loss, rule.update)))
+    return Execution(eager, CompiledStep(eager, changed, captured, compiler, decides, made_of))
 
 
 def compile_gradient(optimizer: Any, context: Context[AlgorithmConfig]) -> Execution:

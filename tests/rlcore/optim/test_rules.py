@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,13 +11,17 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from rlcore.algorithms import ALGORITHMS
 from rlcore.compiled import machine_code
+from rlcore.compiled.package import Compiled, TracedFunction
 from rlcore.config.build import build
+from rlcore.config.groups import EnvConfig, RunConfig
 from rlcore.errors import UserError
 from rlcore.optim import rules
 from rlcore.optim.optimizer import Optimizer
 from rlcore.optim.optimizer_keys import SETTINGS, OptimizerConfig
 from rlcore.optim.rules import BLOCK, Rule, Slots
+from rlcore.train.trainer import Trainer
 from tests.graphs import run_graphs
 from tests.rlcore.optim.test_optimizer import context, make_optimizer, take_step
 
@@ -192,3 +196,41 @@ def test_plugin_registers_update_rule(compiled: bool, monkeypatch: pytest.Monkey
         build(OptimizerConfig, {"name": "sign", "momentum": 0.5, "eps": None, "betas": None}, "algo.optimizer.")
     with pytest.raises(UserError, match="optimizer 'adam': another update rule has this name"):
         rules.register("adam", Rule(lambda _: [], _sign), {})
+
+
+def _descend(
+    config: OptimizerConfig, vector: Tensor, gradient: Tensor, state: Slots, count: Tensor, lr: Tensor
+) -> tuple[Tensor, Slots]:
+    return vector - lr.to(vector) * gradient, state
+
+
+def train_by_rule(compiled: bool) -> list[Tensor]:
+    """Return the weights of PPO after one update with the registered rule `sign`."""
+    optimizer = {"name": "sign", "lr": 0.1, "betas": None, "eps": None}
+    values = {"total_steps": 1000, "dense_units": 4, "rollout_steps": 4, "update_epochs": 1, "optimizer": optimizer}
+    env = EnvConfig(id="CartPole-v1", num_envs=2, vectorization="single")
+    algo = build(ALGORITHMS["ppo"].Config, values, "algo.")
+    training = Trainer(RunConfig(algo=algo, env=env, seed=0), compiled=compiled)
+    training.collect()
+    training.update()
+    return [parameter.detach().clone() for parameter in training.learner.agent.parameters()]
+
+
+@pytest.mark.usefixtures("sign")
+def test_compiled_step_uses_edited_rule_of_a_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
+    stored: dict[str, Any] = {}  # the cache: key that is known before tracing -> traced graph and notes
+
+    def build_graphs(functions: Sequence[TracedFunction]) -> list[Compiled]:
+        codes = run_graphs(functions)
+        stored.update({str(f.name): (code, f.notes) for f, code in zip(functions, codes, strict=True) if f.name})
+        return codes
+
+    monkeypatch.setattr(machine_code, "build", build_graphs)
+    monkeypatch.setattr(
+        machine_code, "_find_known", lambda names: next((stored[n] for n in names if n in stored), None)
+    )
+    monkeypatch.setattr("rlcore.train.trainer.warm_up", lambda *_: None)
+    train_by_rule(compiled=True)
+    rules.RULES["sign"] = Rule(lambda _: ["average"], _descend)  # as after an edit of the plugin, in a new process
+    for mine, expected in zip(train_by_rule(compiled=True), train_by_rule(compiled=False), strict=True):
+        torch.testing.assert_close(mine, expected)
