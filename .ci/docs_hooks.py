@@ -44,7 +44,6 @@ PUBLIC = [
     "rlcore/envs/suites/suite.py",
     "rlcore/envs/suites/registry.py",
     "rlcore/envs/vector/episodic.py",
-    "rlcore/compiled/scan.py",
     "rlcore/store/directory.py",
     "rlcore/store/events.py",
     "rlcore/store/series.py",

@@ -8,19 +8,20 @@ backward pass computes each step again together with its gradient, as in `rlcore
 from __future__ import annotations
 
 import os
-import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from rlcore.compiled.loop_step import Flat, choose, go_back, precision_now, split, spread, trace_step
+from rlcore.compiled.loop_step import Flat, by_tensors, choose, go_back, precision_now, split, spread, trace_step
 from rlcore.compiled.package import kernels_folder
+from rlcore.functional.scan import LoopBody, executed_by
 
 Kernels = Callable[..., Sequence[Tensor]]
 
@@ -66,14 +67,10 @@ class Loops:
             self._known.append(FusedLoop())
         return self._known[self._met - 1]
 
-
-class _Current(threading.local):
-    """Thread-local variable: the loops of the function that this thread executes; None if loops are not fused."""
-
-    loops: Loops | None = None
-
-
-_current = _Current()
+    def execute(self, step: LoopBody, carry: Any, xs: Any, params: Any) -> tuple[Any, Any]:
+        """Execute the next loop; arguments and results are those of `rlcore.functional.scan.scan`."""
+        loop = self.meet()
+        return by_tensors(partial(go_through_time, loop), loop.forms, step, carry, xs, params)
 
 
 @contextmanager
@@ -83,31 +80,19 @@ def fusing() -> Iterator[Loops]:
     Yields:
         The loops of the function; call `begin` of this object before each call of the function.
     """
-    before, loops = _current.loops, Loops()
-    _current.loops = loops
-    try:
+    loops = Loops()
+    with executed_by(loops.execute):
         yield loops
-    finally:
-        _current.loops = before
 
 
-@contextmanager
-def _not_fusing() -> Iterator[None]:
-    """Context manager for tracing a loop step; loops inside the step are not fused separately.
+def _trace_alone(step: Flat, given: Sequence[Tensor]) -> Any:
+    """Trace a loop step to a graph; loops inside the step are not fused separately.
 
     Python executes the code of a step only when the step is traced. A loop inside the step would therefore be counted
     in the first call of the function but not in later calls, and the positions of all later loops would be wrong.
     """
-    before, _current.loops = _current.loops, None
-    try:
-        yield
-    finally:
-        _current.loops = before
-
-
-def loop_now() -> FusedLoop | None:
-    """Return the compiled loop for the loop that the current function executes next; None if loops are not fused."""
-    return None if _current.loops is None else _current.loops.meet()
+    with executed_by(None):
+        return trace_step(step, given)
 
 
 def go_through_time(loop: FusedLoop, flat: Flat, sizes: Sequence[int], tensors: Sequence[Tensor]) -> list[Tensor]:
@@ -144,8 +129,7 @@ class _Run(torch.autograd.Function):
         for t in range(len(xs[0])):
             given = [*carry, *(x[t] for x in xs), *params]
             if loop.forward is None:
-                with _not_fusing():
-                    loop.forward = fuse(trace_step(flat, given), given)
+                loop.forward = fuse(_trace_alone(flat, given), given)
             olds += carry
             carry, row = split(loop.forward(*given), [sizes[0], None])
             rows.append(row)
@@ -172,8 +156,7 @@ class _Run(torch.autograd.Function):
             given = [*through, *(g[t] for g in by_row), *old, *row, *params]
             if loop.backward is None:
                 back = go_back(ctx.flat, ctx.sizes, (floating, of_xs, of_params), ctx.precision)
-                with _not_fusing():
-                    graph = trace_step(back, given)
+                graph = _trace_alone(back, given)
                 loop.products = expose_products(graph, len(through) + sum(of_xs))
                 loop.backward = fuse(graph, given)
             through, row = split(loop.backward(*given), [len(through), None])

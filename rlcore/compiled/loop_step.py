@@ -1,4 +1,4 @@
-"""Tracing of one step of a loop over time, and the gradient of one step."""
+"""One step of a loop over time as a function of tensors, its trace and its gradient."""
 
 from __future__ import annotations
 
@@ -8,9 +8,82 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
+
+from rlcore.errors import CompilationError
+from rlcore.functional.scan import LoopBody
+from rlcore.functional.tree import leaves, rebuild
 
 Flat = Callable[..., tuple[Tensor, ...]]  # function of tensors: carry, one row of xs, params -> next carry, y
 Precision = tuple[str, torch.dtype, bool]
+# Function that executes a loop: (step, number of tensors in carry, xs and params, these tensors) -> the tensors of the
+# carry after the last step, followed by the tensors of y for all steps, [T, ...].
+FlatLoop = Callable[[Flat, Sequence[int], Sequence[Tensor]], Sequence[Tensor]]
+
+
+def by_tensors(loop: FlatLoop, forms: list[Any], step: LoopBody, carry: Any, xs: Any, params: Any) -> tuple[Any, Any]:
+    """Execute a loop over nested tensors by a function of lists of tensors.
+
+    Args:
+        loop: function that executes the loop.
+        forms: list that receives one example of a step's output y, for its nested structure, if `loop` traces the step.
+        step: function of the carry, one row of xs, and params.
+        carry: initial carry (recurrent state), nested tensors.
+        xs: inputs of the steps, nested tensors [T, ...].
+        params: nested tensors that every step reads.
+
+    Returns:
+        The results of `rlcore.functional.scan.scan`.
+
+    Raises:
+        CompilationError: if the step reads a tensor that requires a gradient and is not one of its arguments.
+    """
+    groups = [leaves(carry), leaves(xs), leaves(params)]
+
+    def flat(*tensors: Tensor) -> tuple[Tensor, ...]:
+        left = iter(tensors)
+        with _ArgumentCheck(tensors):
+            after, y = step(*(rebuild(form, left) for form in (carry, xs, params)))
+        forms[:] = [y]
+        assert [c.shape for c in leaves(after)] == [c.shape for c in groups[0]], "a step must not change carry shapes"
+        # Outputs must not share memory with inputs or with each other.
+        kept = [c.to(old.dtype) for c, old in zip(leaves(after), groups[0], strict=True)]
+        return tuple(t.clone(memory_format=torch.contiguous_format) for t in (*kept, *leaves(y)))
+
+    left = iter(loop(flat, [len(group) for group in groups], [tensor for group in groups for tensor in group]))
+    return rebuild(carry, left), rebuild(forms[0], left)
+
+
+class _ArgumentCheck(TorchFunctionMode):
+    """Context manager that raises if a step reads a tensor that requires a gradient and is not an argument.
+
+    Without the error, the gradient with respect to this tensor would be missing.
+
+    Args:
+        tensors: arguments of the step.
+    """
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        super().__init__()
+        self._known = {id(tensor): tensor for tensor in tensors}
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Execute a torch function, after checking the tensors it reads; its results are then allowed as inputs."""
+        for tensor in _tensors((args, kwargs or {})):
+            if id(tensor) not in self._known and tensor.requires_grad:
+                raise CompilationError(
+                    f"a step of a scan reads a tensor of shape {[*tensor.shape]} that requires a gradient and is not "
+                    "an argument of the step: pass it in scan's `params`, for a module as "
+                    "dict(module.named_parameters()), and call the module with torch.func.functional_call"
+                )
+        found = func(*args, **(kwargs or {}))
+        self._known |= {id(tensor): tensor for tensor in _tensors(found)}
+        return found
+
+
+def _tensors(record: Any) -> list[Tensor]:
+    return [part for part in tree_leaves(record) if isinstance(part, Tensor)]
 
 
 def trace_step(function: Flat, example: Sequence[Tensor]) -> Any:

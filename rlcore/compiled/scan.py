@@ -1,4 +1,4 @@
-"""Scan: a loop over time that is a single operation of a compiled function, with a custom backward pass.
+"""Scan as a single operation of a compiled function, with a custom backward pass; `rlcore.functional.scan` calls it.
 
 If the loop were unrolled, 64 steps of a recurrent network and their gradient would be ten thousand operations, which
 take minutes to compile. With torch's scan operator, the size of the graph does not depend on the number of steps. The
@@ -8,26 +8,21 @@ order. For each one, it computes the step again from the stored carry, and multi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves
 
-from rlcore.compiled import fused_scan
-from rlcore.compiled.loop_step import Flat, choose, go_back, precision_now, split, spread, trace_step
-from rlcore.errors import CompilationError
-from rlcore.functional.tree import leaves, map_leaves, rebuild
+from rlcore.compiled.loop_step import Flat, by_tensors, choose, go_back, precision_now, split, spread, trace_step
+from rlcore.functional.scan import LoopBody, executed_by
 
-LoopBody = Callable[[Any, Any, Any], tuple[Any, Any]]
-_tracing: list[bool | None] = [None]  # True in a trace on fake tensors, False in one on real tensors, None outside
+_tracing = [False]  # True while a function is traced
 
 
 class DataDependentScan(Exception):
-    """Exception of `scan` in a trace on real tensors, which cannot contain a scan; the trace must use fake tensors."""
+    """Exception of a scan in a trace on real tensors, which cannot contain a scan; the trace must use fake tensors."""
 
 
 @contextmanager
@@ -38,11 +33,20 @@ def tracing(by_shapes: bool) -> Iterator[None]:
         by_shapes: True for a trace on fake tensors, which have shapes but no values: each scan becomes one operation.
             False for a trace on real tensors: a scan raises `DataDependentScan`.
     """
-    before, _tracing[0] = _tracing[0], by_shapes
+    before, _tracing[0] = _tracing[0], True
     try:
-        yield
+        with executed_by(_as_operation if by_shapes else _refuse):
+            yield
     finally:
         _tracing[0] = before
+
+
+def _as_operation(step: LoopBody, carry: Any, xs: Any, params: Any) -> tuple[Any, Any]:
+    return by_tensors(_operation, [], step, carry, xs, params)
+
+
+def _refuse(*_: Any) -> tuple[Any, Any]:
+    raise DataDependentScan
 
 
 def refuse_sum_over_ranks() -> None:
@@ -50,105 +54,18 @@ def refuse_sum_over_ranks() -> None:
 
     The function is then not compiled and runs as eager code.
     """
-    if _tracing[0] is not None:
+    if _tracing[0]:
         raise RuntimeError("a sum over ranks cannot be compiled")
-
-
-def scan(step: LoopBody, carry: Any, xs: Any, params: Any = ()) -> tuple[Any, Any]:
-    """Execute a loop over time: carry, y[t] = step(carry, xs[t], params) for t = 0, 1, ..., T - 1.
-
-    Eager code executes the loop in Python, and so does compiled code if T = 1. In machine code with T > 1, the loop is
-    a single operation, whose size does not depend on T. In a CUDA graph, each step is compiled to a few fused kernels
-    (`rlcore.compiled.fused_scan`). Gradients flow to the initial carry, xs and params.
-
-    Args:
-        step: function of the carry, one row of xs, and params. It returns the next carry, whose shapes and dtypes must
-            be those of the initial carry, and the output y. It must not read other tensors than its arguments. It may
-            call `scan`.
-        carry: initial carry (recurrent state), nested tensors.
-        xs: inputs of the steps, nested tensors [T, ...]. If episodes can start within the T rows, pass the flag that
-            resets the carry, such as `is_first`, as one of them.
-        params: nested tensors that every step reads, such as `dict(cell.named_parameters())` for `functional_call`.
-
-    Returns:
-        The carry after the last step, and the outputs y of all steps, stacked to [T, ...].
-
-    Raises:
-        CompilationError: in a compiled function, if the step reads a tensor that requires a gradient and is not one of
-            its arguments.
-    """
-    length = len(leaves(xs)[0])
-    assert all(len(x) == length for x in leaves(xs)), "all tensors of xs must have the same length"
-    if _tracing[0] is False and length > 1:
-        raise DataDependentScan
-    loop = fused_scan.loop_now() if length > 1 else None
-    if length > 1 and (_tracing[0] or loop is not None):
-        return _trace(step, carry, xs, params, loop)
-    found: list[Any] = []
-    for t in range(length):
-        carry, y = step(carry, map_leaves(lambda x, t=t: x[t], xs), params)
-        found.append(leaves(y))
-    return carry, rebuild(y, iter([torch.stack(column) for column in zip(*found, strict=True)]))
-
-
-class _ArgumentCheck(TorchFunctionMode):
-    """Context manager that raises if a step reads a tensor that requires a gradient and is not an argument.
-
-    Without the error, the gradient with respect to this tensor would be missing.
-
-    Args:
-        tensors: arguments of the step.
-    """
-
-    def __init__(self, tensors: Sequence[Tensor]) -> None:
-        super().__init__()
-        self._known = {id(tensor): tensor for tensor in tensors}
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Execute a torch function, after checking the tensors it reads; its results are then allowed as inputs."""
-        for tensor in _tensors((args, kwargs or {})):
-            if id(tensor) not in self._known and tensor.requires_grad:
-                raise CompilationError(
-                    f"a step of a scan reads a tensor of shape {[*tensor.shape]} that requires a gradient and is not "
-                    "an argument of the step: pass it in scan's `params`, for a module as "
-                    "dict(module.named_parameters()), and call the module with torch.func.functional_call"
-                )
-        found = func(*args, **(kwargs or {}))
-        self._known |= {id(tensor): tensor for tensor in _tensors(found)}
-        return found
-
-
-def _tensors(record: Any) -> list[Tensor]:
-    return [part for part in tree_leaves(record) if isinstance(part, Tensor)]
 
 
 # Scan as one operation ------------------------------------------------------------------------------------------------
 
 
-def _trace(step: LoopBody, carry: Any, xs: Any, params: Any, loop: fused_scan.FusedLoop | None) -> tuple[Any, Any]:
-    groups = [leaves(carry), leaves(xs), leaves(params)]
-    forms: list[Any] = [] if loop is None else loop.forms
-
-    def flat(*tensors: Tensor) -> tuple[Tensor, ...]:
-        left = iter(tensors)
-        with _ArgumentCheck(tensors):
-            after, y = step(*(rebuild(form, left) for form in (carry, xs, params)))
-        forms[:] = [y]
-        assert [c.shape for c in leaves(after)] == [c.shape for c in groups[0]], "a step must not change carry shapes"
-        # Outputs must not share memory with inputs or with each other.
-        kept = [c.to(old.dtype) for c, old in zip(leaves(after), groups[0], strict=True)]
-        return tuple(t.clone(memory_format=torch.contiguous_format) for t in (*kept, *leaves(y)))
-
-    sizes = [len(group) for group in groups]
-    tensors = [tensor for group in groups for tensor in group]
-    if loop is not None:
-        outputs = fused_scan.go_through_time(loop, flat, sizes, tensors)
-    elif torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
-        outputs = _Scan.apply(flat, sizes, *tensors)[: -sizes[0]]
-    else:
-        outputs = _loop(flat, sizes, tensors)
-    left = iter(outputs)
-    return rebuild(carry, left), rebuild(forms[0], left)
+def _operation(flat: Flat, sizes: Sequence[int], tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+    """Execute a loop as one operation, with a backward pass if a gradient is needed; see `_loop`."""
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+        return _Scan.apply(flat, sizes, *tensors)[: -sizes[0]]
+    return _loop(flat, sizes, tensors)
 
 
 def _loop(flat: Flat, sizes: Sequence[int], tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rlcore.compiled.scan import scan
+from rlcore.functional.scan import scan
 from rlcore.nn.mlp import initialise
 
 CellState = dict[str, Tensor]  # name -> [M, H]

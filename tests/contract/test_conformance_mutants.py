@@ -14,9 +14,9 @@ from rlcore import conformance
 from rlcore.algorithms import ALGORITHMS
 from rlcore.algorithms.dreamer.return_scale import ReturnScale
 from rlcore.compiled import package
-from rlcore.compiled.scan import scan
 from rlcore.config.build import build
 from rlcore.config.groups import EnvConfig, RunConfig
+from rlcore.functional.scan import scan
 from rlcore.functional.stats import reduce_loss
 from rlcore.optim.optimizer import Optimizer
 from rlcore.types import Batch, SingleProcess

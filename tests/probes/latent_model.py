@@ -14,12 +14,12 @@ from torch import Tensor, nn
 from rlcore import protocols, streams
 from rlcore.algorithms.dreamer.return_scale import ReturnScale
 from rlcore.algorithms.dreamer.world_keys import MomentsConfig
-from rlcore.compiled.scan import scan
 from rlcore.config.algorithm import AlgorithmConfig
 from rlcore.config.schema import arg
 from rlcore.data.replay import Replay
 from rlcore.data.samplers import Sequences
 from rlcore.functional.noise import Noise
+from rlcore.functional.scan import scan
 from rlcore.functional.stats import reduce_loss
 from rlcore.nn.mlp import linear
 from rlcore.nn.recurrent import GRU

@@ -17,13 +17,13 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from rlcore import protocols, streams
-from rlcore.compiled.scan import scan
 from rlcore.config.algorithm import AlgorithmConfig
 from rlcore.config.schema import arg
 from rlcore.data.replay import Replay
 from rlcore.data.samplers import Sequences
 from rlcore.data.steps import transitions
 from rlcore.functional.noise import Noise
+from rlcore.functional.scan import scan
 from rlcore.functional.stats import reduce_loss
 from rlcore.nn.dropout import Dropout
 from rlcore.nn.encoder import MultiEncoder

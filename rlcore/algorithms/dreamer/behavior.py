@@ -19,9 +19,9 @@ from rlcore.algorithms.dreamer.dense import Dense
 from rlcore.algorithms.dreamer.latent_actor import LatentActor
 from rlcore.algorithms.dreamer.rssm import RSSM, ModelState
 from rlcore.algorithms.dreamer.world_model import WorldModel
-from rlcore.compiled.scan import scan
 from rlcore.functional.noise import Noise
 from rlcore.functional.scalars import ScalarHead
+from rlcore.functional.scan import scan
 from rlcore.functional.stats import LossTerms, LossTermsAux, reduce_loss
 from rlcore.optim.optimizer import Loss, Optimizer
 from rlcore.optim.target import Target

@@ -13,9 +13,9 @@ from rlcore.algorithms.dreamer.dense import glorot_linear
 from rlcore.algorithms.dreamer.latents import Distribution, Latent
 from rlcore.algorithms.dreamer.networks import DEFAULT, Networks
 from rlcore.algorithms.dreamer.world_groups import WorldGroup
-from rlcore.compiled.scan import scan
 from rlcore.functional.noise import Noise
 from rlcore.functional.precision import to_float32
+from rlcore.functional.scan import scan
 
 
 class ModelState(NamedTuple):

@@ -27,10 +27,10 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from rlcore import plugins
-from rlcore.compiled.scan import scan
 from rlcore.config.values import INSTANCE
 from rlcore.errors import UserError
 from rlcore.functional.own_code import explaining
+from rlcore.functional.scan import scan
 from rlcore.functional.tree import map_leaves
 from rlcore.nn.encoder import Normalizer
 from rlcore.spec import ACTION, ActionSpec, ArraySpec, EnvSpec, Window, valid_key

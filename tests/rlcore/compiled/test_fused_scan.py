@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from rlcore.compiled import fused_scan
-from rlcore.compiled.scan import scan
 from rlcore.errors import CompilationError
+from rlcore.functional.scan import scan
 from rlcore.functional.tree import map_leaves
 from tests.rlcore.compiled.test_scan import T, gradients, loss, problem, unrolled
 from tests.soaking import always, heavy

@@ -13,8 +13,8 @@ from torch._functorch.aot_autograd import aot_export_module
 from torch.func import functional_call, grad, grad_and_value
 
 from rlcore.compiled import machine_code, package
-from rlcore.compiled.scan import scan
 from rlcore.errors import CompilationError
+from rlcore.functional.scan import scan
 from rlcore.functional.tree import leaves, map_leaves, rebuild
 from rlcore.nn.recurrent import GRU
 from tests.soaking import always, heavy

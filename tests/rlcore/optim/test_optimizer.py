@@ -16,7 +16,6 @@ from lightning_fabric.plugins import MixedPrecision
 from torch import Tensor, nn
 
 from rlcore.compiled import machine_code
-from rlcore.compiled.scan import scan
 from rlcore.config.algorithm import AlgorithmConfig
 from rlcore.config.build import build
 from rlcore.config.groups import EnvConfig, RunConfig
@@ -24,6 +23,7 @@ from rlcore.errors import UserError
 from rlcore.functional.distributions import Normal
 from rlcore.functional.noise import Noise
 from rlcore.functional.returns import gae
+from rlcore.functional.scan import scan
 from rlcore.nn.mlp import MLP
 from rlcore.nn.network_keys import MLPConfig
 from rlcore.optim.optimizer import Optimizer

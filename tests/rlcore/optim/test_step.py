@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from rlcore.compiled import machine_code
-from rlcore.compiled.scan import scan
 from rlcore.errors import UserError
 from rlcore.functional.noise import Noise
+from rlcore.functional.scan import scan
 from rlcore.nn.encoder import Normalizer
 from rlcore.optim.optimizer import Optimizer
 from rlcore.optim.optimizer_keys import OptimizerConfig
