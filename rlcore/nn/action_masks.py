@@ -118,7 +118,7 @@ def choose(spec: EnvSpec, logits: Sequence[Tensor], obs: Obs, noise: Tensor | No
         allowed = spec.allowed(obs, part, chosen, torch.cat)
         lifted = p if e is None else p - e.log()
         # Mask after adding the noise: it can be 0 in float32, and -log 0 = inf would select a forbidden choice.
-        chosen.append((lifted if allowed is None else lifted.masked_fill(~allowed, -torch.inf)).argmax(-1))
+        chosen.append((lifted if allowed is None else mask_logits(lifted, allowed)).argmax(-1))
     return torch.stack(chosen, -1)
 
 

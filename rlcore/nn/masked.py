@@ -8,6 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from rlcore.functional.distributions import MaskedCategoricals, mask_logits
+
 
 def masked_mean(x: Tensor, mask: Tensor, dim: int) -> Tensor:
     """Return the mean over a dimension of the entries that count; 0 if none counts.
@@ -29,13 +31,13 @@ def masked_max(x: Tensor, mask: Tensor, dim: int) -> Tensor:
 
 
 def masked_log_softmax(logits: Tensor, mask: Tensor, dim: int = -1) -> Tensor:
-    """Return log-probabilities in which entries that do not count have probability 0 (-inf).
+    """Return log-probabilities in which entries that do not count have probability 0.
 
-    If no entry counts, all of them do. `mask` has the shape of `logits`, or a shape that can be expanded to it.
+    Their log-probability is a finite number below -1e37 in float32, so that the product of probability and
+    log-probability is 0. If no entry counts, all of them do. `mask` has the shape of `logits`, or a shape that can be
+    expanded to it.
     """
-    counts = mask.bool().expand_as(logits)
-    counts = counts | ~counts.any(dim, keepdim=True)
-    return logits.masked_fill(~counts, -torch.inf).log_softmax(dim)
+    return mask_logits(logits, _or_all(mask, logits, dim)).log_softmax(dim)
 
 
 def masked_sample(logits: Tensor, mask: Tensor, noise: Tensor) -> Tensor:
@@ -49,6 +51,11 @@ def masked_sample(logits: Tensor, mask: Tensor, noise: Tensor) -> Tensor:
     Returns:
         Indices, [...] int64.
     """
-    logprob = masked_log_softmax(logits, mask)
-    # The noise is added before the comparison: it can be 0 in float32, and -inf - log 0 would not be a number.
-    return torch.where(logprob == -torch.inf, -torch.inf, logprob - noise.log()).argmax(-1)
+    counts = _or_all(mask, logits, -1)
+    return MaskedCategoricals(logits, (logits.shape[-1],), counts).sample(noise).squeeze(-1)
+
+
+def _or_all(mask: Tensor, logits: Tensor, dim: int) -> Tensor:
+    """Return a mask in the shape of the logits; it allows all entries of a dimension if it would allow none."""
+    counts = mask.bool().expand_as(logits)
+    return counts | ~counts.any(dim, keepdim=True)
