@@ -46,9 +46,7 @@ class Joint:
 
 
 class CompositeHead(nn.Module):
-    """Policy head with a linear layer and a distribution for each part of a composite action.
-
-    Its methods are those of `rlcore.nn.policy_head.PolicyHead`.
+    """Policy head (`ActionHead`) with a linear layer and a distribution for each part of a composite action.
 
     Args:
         inputs: number of input features.

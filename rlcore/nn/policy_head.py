@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +14,30 @@ from rlcore.functional.noise import Noise
 from rlcore.nn.mlp import linear
 from rlcore.nn.network_keys import ActorConfig, kind_of
 from rlcore.spec import ActionSpec
+
+
+class ActionHead(Protocol):
+    """Interface of the last layer of an actor: an `nn.Module` that determines the actions' distribution and format."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return the parameters [N, P] of the policy distribution for features x [N, F]."""
+        ...
+
+    def policy(self, parameters: Tensor) -> Policy:
+        """Return the distribution over actions that has the parameters [N, P] returned by `forward`."""
+        ...
+
+    def noise(self, batch: int, rng: Noise | None) -> Tensor:
+        """Draw the noise [batch, K] that the method `sample` of the policy distribution needs."""
+        ...
+
+    def to_env(self, action: Tensor) -> Tensor:
+        """Convert the agent's actions [B, A] to environment actions [B, *shape], within the bounds of the space."""
+        ...
+
+    def from_env(self, action: Tensor) -> Tensor:
+        """Convert environment actions [B, *shape] to the agent's actions [B, A]; the inverse of `to_env`."""
+        ...
 
 
 class PolicyHead(nn.Module):

@@ -18,7 +18,7 @@ from rlcore.nn.action_masks import masked_policy
 from rlcore.nn.composite_head import CompositeHead
 from rlcore.nn.encoder import MultiEncoder
 from rlcore.nn.mlp import MLP
-from rlcore.nn.policy_head import PolicyHead
+from rlcore.nn.policy_head import ActionHead, PolicyHead
 from rlcore.spec import EnvSpec, Window
 from rlcore.types import Ranks
 
@@ -73,7 +73,7 @@ class ActorCritic(nn.Module):
 
     def _make_head(
         self, features: int, config: OnPolicyConfig, spec: EnvSpec, distribution: str, rng: torch.Generator
-    ) -> PolicyHead | CompositeHead | OwnHead:
+    ) -> ActionHead:
         if ":" not in distribution:
             kind = CompositeHead if spec.action.parts else PolicyHead
             return kind(features, spec.action, distribution, config.actor, rng)

@@ -39,7 +39,7 @@ NEEDED = ("noise", "noise_size", "sample", "mode", "logprob", "entropy")
 
 
 class OwnHead(nn.Module):
-    """Policy head with an action distribution of the user; its methods are those of `rlcore.nn.policy_head.PolicyHead`.
+    """Policy head (`rlcore.nn.policy_head.ActionHead`) with an action distribution of the user.
 
     Args:
         inputs: number of features that the network returns.
