@@ -192,6 +192,11 @@ class ActionSpec:
         return len(self.open) if self.continuous else len(self.nvec)
 
     @property
+    def choices(self) -> tuple[int, ...]:
+        """Number of choices of each discrete sub-action; for a composite action, of those of all its parts."""
+        return tuple(count for part in self.parts for count in part.nvec) if self.parts else self.nvec
+
+    @property
     def width(self) -> int:
         """Number of elements of an action in the environment's format."""
         return math.prod(self.shape)
@@ -226,7 +231,7 @@ class EnvSpec:
         keys = tuple(key for key, part in self.obs.items() if part.kind == "mask")
         if bound := tuple(key for key in keys if self.obs[key].binds is not None):
             return bound
-        return keys if keys and sum(self.obs[key].size for key in keys) == sum(self.action.nvec) else ()
+        return keys if keys and sum(self.obs[key].size for key in keys) == sum(self.action.choices) else ()
 
     def conditions(self, part: int) -> frozenset[int]:
         """Return the earlier sub-actions on whose choices the masks of a sub-action depend."""
@@ -236,7 +241,7 @@ class EnvSpec:
         """Group the choices of a sub-action that have the same effect on the masks of later sub-actions."""
         sets = [about.when for about in self._bindings() if about.by == part]
         groups: dict[tuple[bool, ...], tuple[int, ...]] = {}
-        for choice in range(self.action.nvec[part]):
+        for choice in range(self.action.choices[part]):
             effect = tuple(choice in when for when in sets)
             groups[effect] = (*groups.get(effect, ()), choice)
         return list(groups.values())
@@ -282,7 +287,7 @@ class EnvSpec:
         Masks with a condition are ignored. The arguments are those of `allowed`.
         """
         found: list[Any] = []
-        for part in range(self.action.size):
+        for part in range(len(self.action.choices)):
             always = [mask for about, mask in self._masks_of(part, obs, join) if about is None or about.by is None]
             if always:
                 found.append(~functools.reduce(operator.and_, always).any(1))
@@ -294,8 +299,8 @@ class EnvSpec:
         """Return the masks of a sub-action, each as its binding and [B, choices] bool."""
         masks = [(self.obs[key].binds, obs[key].reshape(len(obs[key]), -1) != 0) for key in self.mask_keys]
         if masks and masks[0][0] is None:
-            begin = sum(self.action.nvec[:part])
-            return [(None, join([mask for _, mask in masks], 1)[:, begin : begin + self.action.nvec[part]])]
+            begin, count = sum(self.action.choices[:part]), self.action.choices[part]
+            return [(None, join([mask for _, mask in masks], 1)[:, begin : begin + count])]
         return [(about, mask) for about, mask in masks if about is not None and about.part == part]
 
     def windows(self, keys: Iterable[str]) -> dict[str, Window]:

@@ -30,9 +30,9 @@ def draw_allowed(spec: EnvSpec, obs: Mapping[str, Any], rng: np.random.Generator
         rng: random generator.
 
     Returns:
-        Choices [B, A] int64, counted from 0; A is the number of sub-actions.
+        Choices [B, A] int64, counted from 0; A is the number of discrete sub-actions.
     """
-    masks, nvec = {key: np.asarray(obs[key]) for key in spec.mask_keys}, spec.action.nvec
+    masks, nvec = {key: np.asarray(obs[key]) for key in spec.mask_keys}, spec.action.choices
     uniform = rng.random((len(masks[spec.mask_keys[0]]), len(nvec)))
     actions: list[np.ndarray] = []
     for column, count in enumerate(nvec):

@@ -63,7 +63,12 @@ def bind(obs: dict[str, ArraySpec], action: ActionSpec, declared: Mapping[str, A
     found: dict[str, Binding] = {}
     for key, value in declared.items():
         part, *rest = value
-        about, choices = Binding(part, rest[0], tuple(rest[1])) if rest else Binding(part), action.nvec
+        about, choices = Binding(part, rest[0], tuple(rest[1])) if rest else Binding(part), action.choices
+        if rest and action.parts:
+            raise UserError(
+                f"{BINDINGS}: the environment declares {key!r}: {tuple(value)}, but the mask of a part of a Dict or "
+                "Tuple action cannot depend on another choice; declare (part,)"
+            )
         fits = key in obs and obs[key].kind == "mask" and 0 <= about.part < len(choices)
         fits = fits and obs[key].size == choices[about.part]
         if about.by is not None:

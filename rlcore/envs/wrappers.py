@@ -13,7 +13,7 @@ from gymnasium.wrappers import TimeLimit, TransformAction
 from gymnasium.wrappers.utils import rescale_box
 
 from rlcore.config.values import nearest
-from rlcore.envs.spaces import action_spec, kind_of, refuse_large
+from rlcore.envs.spaces import action_spec, kind_of, named_leaves, refuse_large
 from rlcore.envs.velocities import LAYOUTS
 from rlcore.errors import EnvironmentFault, UserError
 
@@ -346,7 +346,7 @@ class ActionMaskObservation(gymnasium.Wrapper):
     """Wrapper that adds an action mask to the observation, as key `action_mask`; 1 = the choice is allowed.
 
     Args:
-        env: environment with flat dict observations and discrete actions.
+        env: environment with flat dict observations and discrete actions, or parts of actions.
         from_info: True: the mask is `info["action_mask"]`. False: it is the result of the environment's method
             `action_masks()`. Both have one entry for each choice of each sub-action.
 
@@ -357,12 +357,12 @@ class ActionMaskObservation(gymnasium.Wrapper):
     def __init__(self, env: gymnasium.Env, from_info: bool) -> None:
         super().__init__(env)
         self.from_info, action = from_info, action_spec(env.action_space)
-        if not action.nvec:
+        if not action.choices:
             raise UserError(
                 f"env.action_mask_from_info=true: action masks need discrete actions, but the action space is "
                 f"{env.action_space}; set env.action_mask_from_info=false"
             )
-        self.size = sum(action.nvec)
+        self.size = sum(action.choices)
         mask = spaces.MultiBinary(self.size)
         self.observation_space = _with_key(env.observation_space, "action_mask", mask, "action_mask_from_info")
 
@@ -391,7 +391,8 @@ class ActionMaskObservation(gymnasium.Wrapper):
 def gives_masks(env: gymnasium.Env) -> bool:
     """Return True if an environment with flat dict observations has no masks in them, but a method `action_masks()`."""
     parts: Mapping[str, spaces.Space[Any]] = getattr(env.observation_space, "spaces", {})
-    discrete = isinstance(env.action_space, (spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary))
+    kinds = (spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+    discrete = any(isinstance(leaf, kinds) for _, leaf in named_leaves(env.action_space))
     if not discrete or any(kind_of(key, space) == "mask" for key, space in parts.items()):
         return False
     return env.has_wrapper_attr("action_masks") and callable(env.get_wrapper_attr("action_masks"))

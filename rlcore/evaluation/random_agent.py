@@ -47,12 +47,19 @@ class RandomAgent:
         """
         assert rng is not None
         batch, spec, draw, keys = len(is_first), self.spec.action, rng.host, self.spec.mask_keys
-        if self.parts:
-            drawn = [part.act(carry, obs, is_first, rng)[1].double() for part in self.parts]
-            return (), torch.cat(drawn, -1), {}
+        allowed = None
         if keys:
-            masks = {key: obs[key].cpu().numpy() for key in keys}
-            return (), torch.from_numpy(draw_allowed(self.spec, masks, draw)), {}
+            allowed = torch.from_numpy(draw_allowed(self.spec, {key: obs[key].cpu().numpy() for key in keys}, draw))
+        if self.parts:
+            chosen = () if allowed is None else allowed.split([len(part.nvec) for part in spec.parts if part.nvec], -1)
+            left = iter(chosen)
+            drawn = [
+                next(left) if chosen and part.spec.action.nvec else part.act(carry, obs, is_first, rng)[1]
+                for part in self.parts
+            ]
+            return (), torch.cat([part.double() for part in drawn], -1), {}
+        if allowed is not None:
+            return (), allowed, {}
         if not spec.continuous:
             return (), torch.from_numpy(draw.integers(0, spec.nvec, (batch, spec.size))), {}
         below, above = np.isfinite(self.low), np.isfinite(self.high)

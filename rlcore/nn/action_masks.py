@@ -7,6 +7,7 @@ can depend on the choice of an earlier sub-action.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,6 +17,18 @@ from rlcore.functional.distributions import MaskedCategoricals, Policy, mask_log
 from rlcore.spec import EnvSpec
 
 Obs = Mapping[str, Tensor]
+
+
+class Masks(NamedTuple):
+    """Action masks of N observations.
+
+    Attributes:
+        spec: spec of an environment that returns action masks; they are the observation keys `spec.mask_keys`.
+        obs: observation key of a mask -> [N, ...]; nonzero if a choice is allowed.
+    """
+
+    spec: EnvSpec
+    obs: Obs
 
 
 def masked_policy(spec: EnvSpec, logits: Tensor, obs: Obs) -> Policy:
@@ -31,10 +44,24 @@ def masked_policy(spec: EnvSpec, logits: Tensor, obs: Obs) -> Policy:
     """
     if any(spec.conditions(part) for part in range(spec.action.size)):
         return ConditionalCategoricals(spec, logits, obs)
-    masks = [spec.allowed(obs, part, (), torch.cat) for part in range(spec.action.size)]
-    free = [logits.new_ones((len(logits), count), dtype=torch.bool) for count in spec.action.nvec]
+    return MaskedCategoricals(logits, spec.action.nvec, allowed_choices(spec, logits, obs))
+
+
+def allowed_choices(spec: EnvSpec, parameters: Tensor, obs: Obs) -> Tensor:
+    """Apply masks that do not depend on a choice: return [N, all choices of all discrete sub-actions] bool.
+
+    Args:
+        spec: spec of an environment that returns action masks.
+        parameters: [N, ...]; parameters of the policy, which determine N and the device.
+        obs: observation key of a mask -> [N, ...]; nonzero if a choice is allowed.
+
+    Returns:
+        True if a choice is allowed.
+    """
+    masks = [spec.allowed(obs, part, (), torch.cat) for part in range(len(spec.action.choices))]
+    free = [parameters.new_ones((len(parameters), count), dtype=torch.bool) for count in spec.action.choices]
     allowed = [every if mask is None else mask for mask, every in zip(masks, free, strict=True)]
-    return MaskedCategoricals(logits, spec.action.nvec, allowed[0] if len(allowed) == 1 else torch.cat(allowed, -1))
+    return allowed[0] if len(allowed) == 1 else torch.cat(allowed, -1)
 
 
 class ConditionalCategoricals:

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from rlcore.functional.distributions import Policy
+from rlcore.functional.distributions import MaskedCategoricals, Policy
 from rlcore.functional.noise import Noise
+from rlcore.nn.action_masks import Masks, allowed_choices
 from rlcore.nn.network_keys import ActorConfig, kind_of
 from rlcore.nn.policy_head import PolicyHead
 from rlcore.spec import ActionSpec
@@ -72,10 +73,18 @@ class CompositeHead(nn.Module):
         """Return the parameters of all parts, [N, P], for features x [N, F]."""
         return torch.cat([head(x) for head in self._heads], -1)
 
-    def policy(self, parameters: Tensor) -> Policy:
-        """Return the distribution over actions that has the parameters [N, P] returned by `forward`."""
+    def policy(self, parameters: Tensor, masks: Masks | None = None) -> Policy:
+        """Return the distribution over actions that has the parameters [N, P] returned by `forward`.
+
+        If `masks` are given, choices of discrete parts that they forbid have probability 0.
+        """
         pieces = parameters.split(self._widths, -1)
-        parts = [head.policy(piece) for head, piece in zip(self._heads, pieces, strict=True)]
+        parts: list[Policy] = [head.policy(piece) for head, piece in zip(self._heads, pieces, strict=True)]
+        if masks is not None:
+            discrete = [i for i, part in enumerate(self.action.parts) if part.nvec]
+            allowed = allowed_choices(masks.spec, parameters, masks.obs).split([self._widths[i] for i in discrete], -1)
+            for i, own in zip(discrete, allowed, strict=True):
+                parts[i] = MaskedCategoricals(pieces[i], self.action.parts[i].nvec, own)
         return Joint(parts, self.action.parts, [head.noise_size for head in self._heads])
 
     def noise(self, batch: int, rng: Noise | None) -> Tensor:

@@ -195,10 +195,10 @@ def check_masks(spec: EnvSpec, switch: str) -> None:
     for key, part in spec.obs.items():
         if part.kind == "mask":
             masks = ", ".join(f"{key} {list(part.shape)}" for key, part in spec.obs.items() if part.kind == "mask")
-            needed = f"needs masks with {sum(action.nvec)} entries in total, one for each choice"
+            needed = f"needs masks with {sum(action.choices)} entries in total, one for each choice"
             raise UserError(
                 f"{switch}=true: the action masks of {spec.id} ({masks}) have a wrong shape: its {action.space} action "
-                f"{'cannot be masked' if action.parts else needed}; {off}"
+                f"{needed if action.choices else 'has no discrete part'}; {off}"
             )
         if is_mask_name(key):
             raise UserError(

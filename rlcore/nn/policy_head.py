@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from rlcore.errors import UserError
 from rlcore.functional.distributions import Categoricals, Normal, Policy, TanhNormal
 from rlcore.functional.noise import Noise
+from rlcore.nn.action_masks import Masks, masked_policy
 from rlcore.nn.mlp import linear
 from rlcore.nn.network_keys import ActorConfig, kind_of
 from rlcore.spec import ActionSpec
@@ -23,8 +24,11 @@ class ActionHead(Protocol):
         """Return the parameters [N, P] of the policy distribution for features x [N, F]."""
         ...
 
-    def policy(self, parameters: Tensor) -> Policy:
-        """Return the distribution over actions that has the parameters [N, P] returned by `forward`."""
+    def policy(self, parameters: Tensor, masks: Masks | None = None) -> Policy:
+        """Return the distribution over actions that has the parameters [N, P] returned by `forward`.
+
+        If `masks` are given, actions that they forbid have probability 0.
+        """
         ...
 
     def noise(self, batch: int, rng: Noise | None) -> Tensor:
@@ -84,8 +88,13 @@ class PolicyHead(nn.Module):
             parameters = torch.cat([parameters, self.log_std.to(parameters.dtype).expand_as(parameters)], -1)
         return parameters.to(x.dtype)
 
-    def policy(self, parameters: Tensor) -> Policy:
-        """Return the distribution over actions that has the parameters [N, P] returned by `forward`."""
+    def policy(self, parameters: Tensor, masks: Masks | None = None) -> Policy:
+        """Return the distribution over actions that has the parameters [N, P] returned by `forward`.
+
+        If `masks` are given, actions that they forbid have probability 0.
+        """
+        if masks is not None:
+            return masked_policy(masks.spec, parameters, masks.obs)
         if self.kind == "discrete":
             return Categoricals(parameters, self.action.nvec)
         mean, log_std = parameters.chunk(2, -1)

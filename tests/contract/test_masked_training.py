@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -19,10 +20,14 @@ from rlcore.config.values import plain
 from rlcore.conformance.trainings import fresh
 from rlcore.envs.batched.env import BatchedEnv, Transition
 from rlcore.envs.card import environment_card
-from rlcore.envs.make import EnvSettings
+from rlcore.envs.exact.recording import allowed_action
+from rlcore.envs.make import EnvSettings, make
+from rlcore.envs.spaces import spec_of
 from rlcore.envs.suites.own import give
 from rlcore.errors import EnvironmentFault, UserError
 from rlcore.evaluation.loaded_policy import LoadedPolicy
+from rlcore.evaluation.random_agent import RandomAgent
+from rlcore.functional.noise import Noise
 from rlcore.train.trainer import Trainer
 from tests.contract.test_registry import SETTINGS
 from tests.rlcore.nn import test_action_masks as test_action_masks  # registers Probe/Crafts-v0
@@ -30,7 +35,41 @@ from tests.soaking import always, heavy, soak
 
 pytestmark = heavy
 ON_POLICY = ("ppo", "a2c", "ppo_recurrent")
-ENVS = ("Probe/Masked-v0", "Probe/Crafts-v0")
+ENVS = ("Probe/Masked-v0", "Probe/Crafts-v0", "Probe/Parts-v0")
+
+
+class Parts(gymnasium.Env):
+    """Composite action with a mask for each discrete part; a forbidden action raises."""
+
+    action_space = spaces.Dict(
+        {"arm": spaces.Box(-1, 1, (2,)), "digit": spaces.Discrete(3, start=5), "keys": spaces.MultiDiscrete([2, 4])}
+    )
+    observation_space = spaces.Dict(
+        {"x": spaces.Box(0, 99, (1,)), "action_mask_a": spaces.MultiBinary(3), "action_mask_b": spaces.MultiBinary(6)}
+    )
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        self.render_mode, self.count = render_mode, 0
+
+    def obs(self) -> dict[str, Any]:
+        digit, lever, key = (np.arange(count) != self.count % count for count in (3, 2, 4))
+        masks = {"action_mask_a": digit, "action_mask_b": np.concatenate([lever, key])}
+        return {name: mask.astype(np.int8) for name, mask in masks.items()} | {"x": np.array([self.count], np.float32)}
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        self.count = 0
+        return self.obs(), {}
+
+    def step(self, action: Any) -> Any:
+        lever, key = action["keys"]
+        if action["digit"] - 5 == self.count % 3 or lever == self.count % 2 or key == self.count % 4:
+            raise ValueError(f"{action} is not allowed now")
+        self.count += 1
+        return self.obs(), 1.0, self.count >= 25, False, {}
+
+
+gymnasium.register("Probe/Parts-v0", Parts)
 
 
 def config(algo: str, env_id: str = "Probe/Crafts-v0", keys: str = "x", **changes: Any) -> RunConfig:
@@ -85,7 +124,56 @@ def test_action_masks_false_takes_forbidden_actions(algo: str) -> None:
         training.collector.collect(24)
 
 
-@pytest.mark.parametrize("env_id", ENVS)
+@pytest.mark.parametrize("algo", ON_POLICY)
+@pytest.mark.parametrize(
+    "check",
+    [
+        conformance.interrupted_equals_uninterrupted,
+        conformance.a_loaded_policy_acts_alike,
+        conformance.compiled_equals_eager,
+    ],
+    ids=lambda check: check.__name__,
+)
+def test_masked_parts_pass_conformance(algo: str, check: Callable[[RunConfig], None]) -> None:
+    check(config(algo, "Probe/Parts-v0"))
+
+
+@pytest.mark.parametrize("algo", ON_POLICY)
+def test_evaluation_obeys_masks_of_parts(algo: str) -> None:
+    training = fresh(config(algo, "Probe/Parts-v0"))
+    assert training.envs.spec.mask_keys == ("action_mask_a", "action_mask_b")
+    training.collect()
+    (metrics, *_) = training.take_gradient_steps()
+    assert metrics["Info/allowed_choices"] == pytest.approx((2 + 1 + 3) / 9)
+    for greedy in (True, False):
+        assert training.evaluate(2, greedy=greedy)["mean"] == 12
+
+
+def test_random_actions_obey_masks_of_parts() -> None:
+    card = environment_card(EnvSettings("Probe/Parts-v0"))  # plays random actions, and recorded ones in other states
+    assert card["tested"]["states_without_action"] == 0
+    env = make(EnvSettings("Probe/Parts-v0"))
+    agent, rng, drawn = RandomAgent(spec_of(env)), Noise(0, "baseline"), list[list[float]]()
+    for seed in range(4):
+        obs, _ = env.reset(seed=seed)
+        for _ in range(25):
+            rows = {key: torch.from_numpy(value)[None] for key, value in obs.items()}
+            _, action, _ = agent.act((), rows, torch.zeros(1, dtype=torch.bool), rng)
+            drawn.append(action[0].tolist())
+            obs, *_ = env.step(agent.to_env(action)[0].numpy())  # raises if the action is forbidden
+    assert [len({*column}) for column in zip(*drawn, strict=True)] == [100, 100, 3, 2, 4]
+
+
+def test_allowed_action_replaces_forbidden_parts() -> None:
+    env = make(EnvSettings("Probe/Parts-v0"))
+    obs, _ = env.reset(seed=0)  # forbids the first choice of each sub-action
+    given = np.array([0.25, -0.5, 5.0, 0.0, 2.0])
+    assert allowed_action(given, spec_of(env), obs).tolist() == [0.25, -0.5, 6, 1, 2]
+    fits = np.array([0.25, -0.5, 7.0, 1.0, 3.0])
+    assert allowed_action(fits, spec_of(env), obs) is fits
+
+
+@pytest.mark.parametrize("env_id", ENVS[:2])
 @pytest.mark.parametrize("algo", ON_POLICY)
 def test_loaded_policy_needs_and_obeys_masks(algo: str, env_id: str) -> None:
     training = fresh(config(algo, env_id))

@@ -93,18 +93,18 @@ def forgotten(method: str) -> Change:
     return swap("super().__init__(A, B)", f"(super().__init__(A, B), {free})")
 
 
-INIT, MODE = "MaskedCategoricals.__init__", "masked_policy(A, B, C) if D else E"
+INIT, MODE = "MaskedCategoricals.__init__", "self.head.policy(A, B) if C else D"
 DISTRIBUTION, UPDATE = (partial(check, "multi_discrete") for check in (check_policy, check_update))
 MUTANTS = {
     "mask forgotten in the loss": Mutant(INIT, forgotten("logprob"), UPDATE),
     "mask forgotten in the entropy": Mutant(INIT, forgotten("entropy"), UPDATE),
     "mask forgotten in greedy evaluation": Mutant(INIT, forgotten("mode"), partial(check_taken, True)),
     "mask forgotten in sampling": Mutant(INIT, forgotten("sample"), partial(check_taken, False)),
-    "mask forgotten by the agent": Mutant("ActorCritic.policy", swap(MODE, "E"), DISTRIBUTION),
+    "mask forgotten by the agent": Mutant("ActorCritic.policy", swap(MODE, "D"), DISTRIBUTION),
     "mask upside down": Mutant("mask_logits", swap("~allowed", "allowed"), DISTRIBUTION),
     "forbidden choices only unlikely": Mutant("mask_logits", swap("torch.finfo(A).min / 2", "-3.0"), DISTRIBUTION),
     "masks of sub-actions in another order": Mutant(
-        "masked_policy", swap("torch.cat(allowed, -1)", "torch.cat(allowed[::-1], -1)"), DISTRIBUTION
+        "allowed_choices", swap("torch.cat(allowed, -1)", "torch.cat(allowed[::-1], -1)"), DISTRIBUTION
     ),
     "mask before the noise": Mutant(
         "MaskedCategoricals.sample", swap("torch.where(A, noise, 1.0)", "noise"), check_zero_noise

@@ -14,7 +14,7 @@ from rlcore.algorithms.on_policy.own_model import OwnModel, Settings
 from rlcore.errors import UserError
 from rlcore.functional.distributions import Policy
 from rlcore.functional.noise import Noise
-from rlcore.nn.action_masks import masked_policy
+from rlcore.nn.action_masks import Masks
 from rlcore.nn.composite_head import CompositeHead
 from rlcore.nn.encoder import MultiEncoder
 from rlcore.nn.mlp import MLP
@@ -118,7 +118,7 @@ class ActorCritic(nn.Module):
     def policy(self, features: Tensor, obs: dict[str, Tensor]) -> Policy:
         """Return the policy (a distribution over actions [N, A]) for features [N, F] and action masks in `obs`."""
         parameters = self.head(self.actor(features))
-        return masked_policy(self.spec, parameters, obs) if self.masks else self.head.policy(parameters)
+        return self.head.policy(parameters, Masks(self.spec, obs)) if self.masks else self.head.policy(parameters)
 
     def initial(self, batch_size: int) -> tuple[()]:
         """Return the initial carry (recurrent state); it is empty, because this agent is feed-forward."""

@@ -28,6 +28,7 @@ from rlcore.errors import UserError
 from rlcore.functional.distributions import Policy
 from rlcore.functional.noise import Noise
 from rlcore.functional.own_code import explaining
+from rlcore.nn.action_masks import Masks
 from rlcore.nn.mlp import linear
 from rlcore.nn.network_keys import ActorConfig
 from rlcore.nn.policy_head import ActionForm
@@ -83,8 +84,9 @@ class OwnHead(nn.Module):
         """Return the features [N, P] that the distribution receives, for features x [N, F] of the network."""
         return x if self.linear is None else self.linear(x.to(self.linear.weight.dtype)).to(x.dtype)
 
-    def policy(self, parameters: Tensor) -> Policy:
-        """Return the distribution over actions for the output of `forward`."""
+    def policy(self, parameters: Tensor, masks: Masks | None = None) -> Policy:
+        """Return the distribution over actions for the output of `forward`; `masks` must be None."""
+        assert masks is None, "a distribution of the user does not receive action masks"
         return self.own(parameters, self._model[0], self.action)
 
     def noise(self, batch: int, rng: Noise | None) -> Tensor:

@@ -14,7 +14,7 @@ import numpy as np
 from rlcore import streams
 from rlcore.envs.masks import draw_allowed
 from rlcore.errors import EnvironmentFault
-from rlcore.spec import EnvSpec
+from rlcore.spec import ActionSpec, EnvSpec
 from rlcore.user_code import is_failure, spell_error
 
 MAX_EPISODES = 20
@@ -173,16 +173,25 @@ def allowed_action(action: Any, spec: EnvSpec, obs: dict[str, Any]) -> Any:
     if not (keys := spec.mask_keys):
         return action
     masks, chosen = {key: np.asarray(obs[key])[None] for key in keys}, []
-    flat, start = np.array(action).reshape(-1), spec.action.start
-    for column in range(spec.action.size):
-        allowed = spec.allowed(masks, column, chosen, np.concatenate)
-        choices = (np.ones((1, 0)) if allowed is None else allowed)[0].nonzero()[0] + start[column]
+    flat = np.array(action).reshape(-1)
+    for part, (column, start) in enumerate(_discrete_columns(spec.action)):
+        allowed = spec.allowed(masks, part, chosen, np.concatenate)
+        choices = (np.ones((1, 0)) if allowed is None else allowed)[0].nonzero()[0] + start
         if allowed is not None and flat[column] not in choices:
             flat[column] = choices[np.searchsorted(choices, flat[column]) % len(choices)]
-        chosen.append(flat[column : column + 1] - start[column])
+        chosen.append(flat[column : column + 1] - start)
     if (flat == np.reshape(action, -1)).all():
         return action
     return flat.reshape(spec.action.shape) if spec.action.shape else int(flat[0])
+
+
+def _discrete_columns(action: ActionSpec) -> list[tuple[int, int]]:
+    """Return the index of each discrete sub-action in the flattened action of the environment, and its start."""
+    found, begin = list[tuple[int, int]](), 0
+    for part in action.parts or (action,):
+        found += [(begin + i, start) for i, start in enumerate(part.start)]
+        begin += part.width
+    return found
 
 
 def random_action(spec: EnvSpec, rng: np.random.Generator, obs: dict[str, Any] | None = None) -> Any:
@@ -194,7 +203,12 @@ def random_action(spec: EnvSpec, rng: np.random.Generator, obs: dict[str, Any] |
     action, keys = spec.action, spec.mask_keys if obs is not None else ()
     if action.parts:
         drawn = [random_action(EnvSpec(spec.id, {}, part), rng) for part in action.parts]
-        return np.concatenate([np.reshape(part, -1).astype(np.float64) for part in drawn])
+        flat = np.concatenate([np.reshape(part, -1).astype(np.float64) for part in drawn])
+        if keys and obs is not None:
+            allowed = draw_allowed(spec, {key: np.asarray(obs[key])[None] for key in keys}, rng)[0]
+            for (column, start), choice in zip(_discrete_columns(action), allowed, strict=True):
+                flat[column] = choice + start
+        return flat
     if action.continuous:
         low, high = np.array(action.low), np.array(action.high)
         bounded = np.isfinite(low) & np.isfinite(high)

@@ -73,12 +73,24 @@ def test_check_spec_refuses_wrong_masks(algo: str, key: str, mask: spaces.Space[
     compose([f"exp={algo}", "algo.action_masks=false"])[0].algo.check_spec(found)
 
 
-def test_check_spec_refuses_masks_of_composite_action() -> None:
-    action = spaces.Dict({"a": spaces.Discrete(2), "b": spaces.Box(-1, 1, (1,))})
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ({"a": spaces.Discrete(3), "b": spaces.MultiBinary(1)}, "needs masks with 5 entries in total, one for each"),
+        ({"b": spaces.Box(-1, 1, (1,))}, "has no discrete part"),
+        ({"a": spaces.Discrete(2), "b": spaces.Box(-1, 1, (1,))}, None),
+    ],
+)
+def test_check_spec_refuses_masks_that_do_not_fit_parts(parts: dict[str, Any], message: str | None) -> None:
     observation = spaces.Dict({"action_mask": spaces.MultiBinary(2), "state": spaces.Box(-1, 1, (2,))})
-    found = spec_of(make(EnvSettings("Probe/Spaces-v0", wrapper={"observation": observation, "action": action})))
-    with pytest.raises(UserError, match=r"its Composite action cannot be masked; .*set algo.action_masks=false"):
-        compose(["exp=ppo"])[0].algo.check_spec(found)
+    wrapper = {"observation": observation, "action": spaces.Dict(parts)}
+    found = spec_of(make(EnvSettings("Probe/Spaces-v0", wrapper=wrapper)))
+    algo = compose(["exp=ppo"])[0].algo
+    if message is None:
+        algo.check_spec(found)
+        return
+    with pytest.raises(UserError, match=rf"its Composite action {message}.*set algo.action_masks=false"):
+        algo.check_spec(found)
 
 
 @pytest.mark.parametrize(

@@ -194,6 +194,14 @@ def test_bind_refuses_wrong_mask_bindings(bindings: dict[str, Any]) -> None:
         bind(obs, CRAFTS.action, bindings)
 
 
+def test_bind_refuses_condition_on_part_of_composite_action() -> None:
+    obs = {key: dataclasses.replace(part, binds=None) for key, part in CRAFTS.obs.items()}
+    action = ActionSpec("Composite", (4,), "float64", parts=(ActionSpec("Box", (1,), "float32"), CRAFTS.action))
+    assert bind(obs, action, {"mask_kind": (0,)}) == {"mask_kind": Binding(0)}
+    with pytest.raises(UserError, match=r"^mask_bindings: .*'mask_tool'.* cannot depend on another choice; declare"):
+        bind(obs, action, BOUND)
+
+
 def test_env_card_contains_mask_bindings() -> None:
     assert EnvSpec.from_json(CRAFTS.to_json()) == CRAFTS
     training = Trainer(compose(["exp=ppo", "env.id=Probe/Crafts-v0", "algo.mlp_keys.encoder=[x]"])[0])

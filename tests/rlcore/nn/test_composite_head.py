@@ -10,11 +10,12 @@ from torch.distributions.transforms import TanhTransform
 
 from rlcore.errors import UserError
 from rlcore.functional.noise import Noise
+from rlcore.nn.action_masks import Masks
 from rlcore.nn.composite_head import CompositeHead
 from rlcore.nn.encoder import flatten_actions
 from rlcore.nn.network_keys import ActorConfig, kind_of
 from rlcore.nn.policy_head import PolicyHead
-from rlcore.spec import ActionSpec
+from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
 
 BOX = ActionSpec("Box", (3,), "float32", low=(-1.0, -1.0, -2.0), high=(2.0, -1.0, 3.0))  # element 1 has one value
 DIGIT = ActionSpec("Discrete", (), "int64", (3,), (5,))
@@ -65,6 +66,35 @@ def test_composite_samples_have_probabilities_of_parts() -> None:
     share = torch.bincount(action[:, 2].long(), minlength=3) / count
     assert (share - probabilities).abs().max() < 5 * 0.5 / count**0.5
     assert ((action[:, :2].mean(0) - mean).abs() < 5 * log_std.exp() / count**0.5).all()
+
+
+def test_composite_masks_forbid_choices_of_discrete_parts() -> None:
+    masks = {"mask_a": ArraySpec((4,), "bool", kind="mask"), "mask_b": ArraySpec((5,), "bool", kind="mask")}
+    spec = EnvSpec("Some-v0", masks, SPEC)
+    # Of 3 digits, the last two; of 2 levers, both; of 4 keys, the first and the third.
+    rows = torch.tensor([0, 1, 1, 1, 1, 1, 0, 1, 0], dtype=torch.bool).expand(N, 9)
+    assert spec.mask_keys == ("mask_a", "mask_b")
+    own, x = head(), torch.randn(N, 7, generator=random())
+    parameters = own(x)
+    policy = own.policy(parameters, Masks(spec, {"mask_a": rows[:, :4], "mask_b": rows[:, 4:]}))
+    action = policy.sample(own.noise(N, Noise(0, "policy")))
+    box, digit, keys = own.heads[0](x), own.heads[1](x), own.heads[2](x)
+    mean, log_std = box.chunk(2, -1)
+    choices = [Categorical(logits=logits) for logits in (digit[:, 1:], keys[:, :2], keys[:, [2, 4]])]
+    places = [torch.tensor([0, 0, 1]), torch.tensor([0, 1]), torch.tensor([0, 0, 1, 0])]  # choice -> allowed choice
+    taken = action[:, 2:].long().unbind(-1)
+    assert all(bool(mask[choice].all()) for mask, choice in zip(rows[0].split((3, 2, 4)), taken, strict=True))
+    normal = Normal(mean, log_std.exp())
+    of_choices = [c.log_prob(place[choice]) for c, place, choice in zip(choices, places, taken, strict=True)]
+    torch.testing.assert_close(policy.logprob(action), normal.log_prob(action[:, :2]).sum(-1) + sum(of_choices))
+    entropy = normal.entropy().sum(-1) + sum(c.entropy() for c in choices)
+    torch.testing.assert_close(policy.entropy(), entropy)
+    allowed = [torch.tensor([1, 2]), torch.tensor([0, 1]), torch.tensor([0, 2])]
+    mode = [which[c.probs.argmax(-1)] for c, which in zip(choices, allowed, strict=True)]
+    torch.testing.assert_close(policy.mode()[:, 2:], torch.stack(mode, -1).float())
+    forbidden = action.clone()
+    forbidden[:, 2] = 0
+    assert (policy.logprob(forbidden) < -1e30).all()
 
 
 @pytest.mark.parametrize("distribution", ["auto", "tanh_normal"])
