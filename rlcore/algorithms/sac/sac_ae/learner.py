@@ -1,7 +1,7 @@
 """SAC-AE: Improving Sample Efficiency in Model-Free RL from Images. Yarats et al. 2021, arXiv:1910.01741.
 
 Parts of the paper and the code that implements them:
-    losses J(Q), J(π), J(α)                 rlcore.algorithms.sac.learner, the base class of this learner
+    losses J(Q), J(π), J(α)                 rlcore.algorithms.sac.losses
     loss J(RAE)                             reconstruction_loss
     shared convolutions, two projections    sac_ae.autoencoder.Trunk, Encoder
     no actor gradient in convolutions       Learner._make_optimizers: the actor's optimizer does not train them
@@ -36,6 +36,7 @@ from rlcore import streams
 from rlcore.algorithms.replay import make_replay
 from rlcore.algorithms.sac import learner as sac
 from rlcore.algorithms.sac.critics import Critics
+from rlcore.algorithms.sac.losses import alpha_loss
 from rlcore.algorithms.sac.sac_ae.autoencoder import Decoder, Encoder, Trunk, initialise_orthogonal
 from rlcore.algorithms.sac.sac_ae.config import Config
 from rlcore.algorithms.sac.squashed_actor import SquashedActor
@@ -182,7 +183,7 @@ class Learner(sac.Learner):
         The loss has the factor α, as in the authors' code of SAC-AE; the factor in this project's SAC is log α.
         """
         alpha = self.temperature.log_alpha.exp()
-        loss = sac.alpha_loss(alpha, logprob, self.target_entropy)
+        loss = alpha_loss(alpha, logprob, self.target_entropy)
         return reduce_loss(loss, weight, Loss__alpha_loss=loss, Info__alpha=alpha.expand_as(loss))
 
     def decoder_objective(self, batch: Transition, noise: Sequence[Tensor]) -> LossTerms:
