@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from rlcore.algorithms.on_policy.config import OnPolicyConfig
 from rlcore.algorithms.on_policy.own_distribution import OwnHead
-from rlcore.algorithms.on_policy.own_model import OwnModel, Settings
+from rlcore.algorithms.on_policy.own_model import OwnModel
+from rlcore.algorithms.on_policy.own_network import Settings
 from rlcore.errors import UserError
 from rlcore.functional.distributions import Policy
 from rlcore.functional.noise import Noise
