@@ -26,7 +26,7 @@ from rlcore.spec import EnvSpec
 from rlcore.train.trainer import Trainer
 from tests.soaking import heavy
 
-ENVS = "tests.probes.envs"
+ENVS, DISTRIBUTION = "tests.probes.envs", "tests.probes.own_model"
 OWN = ["env.id=Composite", f"env.wrapper._target_={ENVS}.CompositeActions", "env.num_envs=2"]
 SMALL = ["algo.rollout_steps=16", "algo.total_steps=400"]
 
@@ -120,6 +120,14 @@ def test_train_refuses_composite_actions(
     assert main(["train", f"exp={algo}", "env=gym", *OWN, f"plugins=[{ENVS}]", *keys]) == 2
     assert re.search(message, capsys.readouterr().err)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_own_distribution_refuses_composite_action(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(plugins.VARIABLE, f"{ENVS},{DISTRIBUTION}")
+    with pytest.raises(
+        UserError, match=f"^distribution.type={DISTRIBUTION}:Laplace: not available for a Dict or Tuple"
+    ):
+        Trainer(config("ppo", *SMALL, f"distribution.type={DISTRIBUTION}:Laplace"))
 
 
 def test_action_spec_refuses_part_that_is_not_supported() -> None:

@@ -196,6 +196,20 @@ def test_train_refuses_broken_class(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_train_refuses_masks_with_own_distribution(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    env = ["env.id=Taxi-v4", "env.action_mask_from_info=true"]
+    assert main(["train", "exp=ppo", *SMALL[:2], *env, f"plugins=[{OWN}]", f"distribution.type={OWN}:Laplace"]) == 2
+    sentence = (
+        f"distribution.type={OWN}:Laplace: your own distribution does not receive the action masks (action_mask) of "
+        "Taxi-v4; set algo.action_masks=false, or distribution.type=auto"
+    )
+    assert sentence in " ".join(capsys.readouterr().err.split())
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_loaded_policy_needs_plugin_of_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     training = Trainer(config(f"algo.model={OWN}:Net", f"plugins=[{OWN}]"))
     path = training.save(tmp_path)

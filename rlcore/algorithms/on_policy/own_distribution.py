@@ -51,7 +51,8 @@ class OwnHead(nn.Module):
         model: module that the distribution receives; it is not registered as a part of the head.
 
     Raises:
-        UserError: The class cannot be imported, lacks a method, or returns a wrong shape or dtype.
+        UserError: The class cannot be imported, lacks a method, or returns a wrong shape or dtype; or the action is
+            composite.
     """
 
     def __init__(
@@ -65,6 +66,8 @@ class OwnHead(nn.Module):
     ) -> None:
         super().__init__()
         self.action, self.place = action, f"{KEY}={distribution}"
+        if action.parts:
+            raise UserError(f"{self.place}: not available for a Dict or Tuple action; set distribution.type=auto")
         self.kind = "normal" if action.continuous else "discrete"
         self.form = ActionForm(action, self.kind)
         self.own: Any = plugins.member(KEY, distribution)
