@@ -11,9 +11,12 @@ import torch
 from flows.cli.main import main
 from flows.config.compose import compose
 from rlcore import conformance, plugins
+from rlcore.compiled import machine_code
 from rlcore.errors import UserError
 from rlcore.optim import rules
 from rlcore.optim.optimizer_keys import OptimizerConfig
+from rlcore.train.trainer import Trainer
+from tests.graphs import run_graphs
 from tests.probes import own_model
 
 OWN = "tests.probes.own_model"
@@ -95,3 +98,17 @@ def test_train_refuses_wrong_optimizer(
     assert main(["train", "exp=ppo", override]) == 2
     assert message in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_gradient_step_with_own_optimizer_is_not_compiled(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cache therefore never contains machine code of a class that was edited."""
+    monkeypatch.setattr(machine_code, "build", run_graphs)
+    overrides = ["env.num_envs=2", "algo.rollout_steps=4", "algo.dense_units=4", f"algo.optimizer.name={OWN}:SignSGD"]
+    run = compose(["exp=ppo", *overrides, "algo.optimizer.eps=null", "algo.optimizer.betas=null"])[0]
+    training = Trainer(run, compiled=True)
+    training.collect()
+    training.update()
+    assert training.learner.step.execution.began is False
+    assert "the gradient step is not compiled and runs as eager code" in caplog.text
