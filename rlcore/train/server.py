@@ -65,7 +65,6 @@ FORWARDED = (
     "rlcore.train.run_log",
     "rlcore.train.run_progress",
     "rlcore.train.run_trainer",
-    "rlcore.train.warmup",
 )
 
 

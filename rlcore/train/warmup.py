@@ -46,7 +46,6 @@ def warm_up(context: Context[AlgorithmConfig], envs: VectorEnv) -> None:
     """
     compiler = context.compiler and replace(context.compiler, made=[])
     apart = replace(context, ranks=NullRanks(context.ranks.rank, context.ranks.size), compiler=compiler)
-    log.info("tracing the functions of this run to compile them, only at the first start of this configuration ...")
     with machine_code.side_by_side(), torch.enable_grad():  # the caller, acting, has disabled gradients
         try:
             loop = TrainingLoop(apart, RandomEnvs(envs.spec, envs.num_envs, envs.device, envs.compile))
