@@ -74,6 +74,12 @@ def mean_metrics(logged: Sequence[Mapping[str, Tensor]], ranks: Ranks) -> dict[s
     return means
 
 
+def mean_where(values: Tensor, mask: Tensor) -> Tensor:
+    """Compute the mean of the values [K] whose mask [K] bool is true; it is 0 if there are none."""
+    assert values.shape == mask.shape, (values.shape, mask.shape)
+    return values.masked_fill(~mask, 0).sum() / mask.sum().clamp(min=1)
+
+
 def standardize(x: Tensor, weight: Tensor, total: Sum = lambda sums: sums, eps: float = 1e-8) -> Tensor:
     """Compute (x - mean) / (std + eps) over the valid samples, with the unbiased standard deviation.
 
@@ -116,6 +122,8 @@ def weighted_std(x: Tensor, weight: Tensor, total: Sum = lambda sums: sums) -> T
 class RunningMoments:
     """Running mean and variance, in float64, of all samples passed to `update` (Chan, Golub and LeVeque 1979).
 
+    They are on the device of the samples, and updates read no value from a GPU.
+
     Args:
         size: F, features of a sample.
     """
@@ -123,38 +131,46 @@ class RunningMoments:
     def __init__(self, size: int) -> None:
         self.mean = torch.zeros(size, dtype=torch.float64)
         self.variance = torch.ones(size, dtype=torch.float64)
-        self.count = 0.0
+        self.count = torch.zeros((), dtype=torch.float64)
 
-    def update(self, rows: Tensor, total: Sum = lambda sums: sums) -> None:
+    def update(self, rows: Tensor, total: Sum = lambda sums: sums, valid: Tensor | None = None) -> None:
         """Update mean and variance with samples [N, F].
 
         `total` is a function that sums a tensor over ranks, to include the samples of all ranks. By default, only the
-        samples of this process are used.
+        samples of this process are used. `valid` [N] bool is False for samples that are ignored; None: all are used.
         """
-        rows = rows.detach().to("cpu", torch.float64)
-        sums = total(torch.cat([torch.full((1,), float(len(rows)), dtype=torch.float64), rows.sum(0)]))
-        count = sums[0].item()
-        if count == 0:
-            return
+        rows = rows.detach().double()
+        self._move(rows.device)
+        sums = total(torch.cat([_sum_rows(torch.ones_like(rows[:, :1]), valid), _sum_rows(rows, valid)]))
+        count = sums[0]
         mean = sums[1:] / count
-        variance = total((rows - mean).square().sum(0)) / count
+        variance = total(_sum_rows((rows - mean).square(), valid)) / count
         everything = self.count + count
         delta = mean - self.mean
         spread = self.variance * self.count + variance * count + delta.square() * self.count * count / everything
-        self.mean = self.mean + delta * count / everything
-        self.variance = spread / everything
+        self.mean = torch.where(count > 0, self.mean + delta * count / everything, self.mean)
+        self.variance = torch.where(count > 0, spread / everything, self.variance)
         self.count = everything
+
+    def _move(self, device: torch.device) -> None:
+        self.mean, self.variance, self.count = (x.to(device) for x in (self.mean, self.variance, self.count))
 
     def scale(self, eps: float = 1e-8) -> Tensor:
         """Return the standard deviation, [F] float64, never 0."""
         return (self.variance + eps).sqrt()
 
-    def state_dict(self) -> dict[str, Tensor | float]:
+    def state_dict(self) -> dict[str, Tensor]:
         """Return mean, variance and count."""
         return {"mean": self.mean, "variance": self.variance, "count": self.count}
 
-    def load_state_dict(self, state: dict[str, Tensor | float]) -> None:
+    def load_state_dict(self, state: Mapping[str, Tensor | float]) -> None:
         """Restore the mean, variance and count returned by `state_dict`."""
-        self.mean = torch.as_tensor(state["mean"], dtype=torch.float64)
-        self.variance = torch.as_tensor(state["variance"], dtype=torch.float64)
-        self.count = float(state["count"])
+        names = ("mean", "variance", "count")  # the count was a number in older checkpoints
+        self.mean, self.variance, self.count = (torch.as_tensor(state[name], dtype=torch.float64) for name in names)
+
+
+def _sum_rows(rows: Tensor, valid: Tensor | None) -> Tensor:
+    """Sum the valid rows of [N, F]; on a GPU, the others are replaced by 0, because selecting rows would wait."""
+    if valid is None:
+        return rows.sum(0)
+    return rows[valid].sum(0) if rows.is_cpu else rows.masked_fill(~valid.unsqueeze(-1), 0).sum(0)

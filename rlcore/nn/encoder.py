@@ -107,11 +107,11 @@ class Normalizer(nn.Module):
         self.moments.update(rows, total)
         self._read()
 
-    def get_extra_state(self) -> dict[str, Tensor | float]:
+    def get_extra_state(self) -> dict[str, Tensor]:
         """Return the running statistics; PyTorch includes them in the module's `state_dict`."""
         return self.moments.state_dict()
 
-    def set_extra_state(self, state: dict[str, Tensor | float]) -> None:
+    def set_extra_state(self, state: Mapping[str, Tensor | float]) -> None:
         """Restore the running statistics returned by `get_extra_state`."""
         self.moments.load_state_dict(state)
         self._read()

@@ -156,8 +156,8 @@ def standardize_per_rank(x: Tensor, weight: Tensor, total: Any = None) -> Tensor
     return standardize(x, weight)
 
 
-def update_moments_per_rank(self: RunningMoments, rows: Tensor, total: Any = None) -> None:
-    UPDATE(self, rows)
+def update_moments_per_rank(self: RunningMoments, rows: Tensor, total: Any = None, valid: Any = None) -> None:
+    UPDATE(self, rows, valid=valid)
 
 
 def loss_divided_per_rank(self: a2c.Learner, *inputs: Any) -> Any:

@@ -310,7 +310,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "unbiased running variance": Mutant(
         "RunningMoments.update",
-        swap("total(A.square().sum(0)) / count", "total(A.square().sum(0)) / (count - 1)"),
+        swap("total(_sum_rows(A, valid)) / count", "total(_sum_rows(A, valid)) / (count - 1)"),
         SIMBA,
     ),
     "no residual": Mutant(BLOCK, swap("x + A", "A"), SIMBA),

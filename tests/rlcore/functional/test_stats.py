@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlcore.functional.stats import RunningMoments, standardize, weighted_std
+from rlcore.functional.stats import RunningMoments, mean_where, standardize, weighted_std
 
 
 def test_standardize_counted_rows_have_unit_std() -> None:
@@ -74,3 +74,30 @@ def test_running_moments_continue_from_loaded_state() -> None:
     assert torch.equal(moments.mean, other.mean)
     assert torch.equal(moments.variance, other.variance)
     assert moments.count == other.count == 3
+
+
+@pytest.mark.parametrize("on_gpu", [False, True])
+def test_running_moments_ignore_invalid_rows(on_gpu: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, valid = torch.randn(50, 2, generator=torch.Generator().manual_seed(0)), torch.arange(50) % 3 > 0
+    rows[~valid] = torch.nan
+    monkeypatch.setattr(torch.Tensor, "is_cpu", not on_gpu)
+    moments = RunningMoments(2)
+    for part, chosen in zip(rows.split(20), valid.split(20), strict=True):
+        moments.update(part, valid=chosen)
+    kept = rows[valid].double().numpy()
+    np.testing.assert_allclose(moments.mean.numpy(), kept.mean(0), rtol=1e-12)
+    np.testing.assert_allclose(moments.variance.numpy(), kept.var(0), rtol=1e-12)
+    moments.update(rows, valid=torch.zeros_like(valid))
+    assert moments.count == len(kept) and moments.mean.isfinite().all()
+
+
+def test_running_moments_load_counts_of_older_checkpoints() -> None:
+    moments = RunningMoments(1)
+    moments.load_state_dict({"mean": torch.ones(1), "variance": torch.ones(1), "count": 3.0})
+    assert moments.count == 3 and moments.mean.dtype == torch.float64
+
+
+def test_mean_where_counts_only_true_values() -> None:
+    values = torch.tensor([1.0, torch.nan, 4.0])
+    assert mean_where(values, torch.tensor([True, False, True])) == 2.5
+    assert mean_where(values, torch.zeros(3, dtype=torch.bool)) == 0
