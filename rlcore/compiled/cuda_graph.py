@@ -23,6 +23,7 @@ from rlcore.functional.noise import Draw, Drawn, Noise, Recorder, draw_all
 from rlcore.functional.tree import leaves, rebuild
 from rlcore.system.training_clock import not_training
 
+MOST = 100_000  # operations of a graph with several gradient steps; torch needs kilobytes for each of them
 WARM_UP = 3  # calls before a recording, as torch requires: in these, libraries choose kernels and allocate memory
 Recorded = tuple[Callable[[], None], dict[str, Tensor]]  # function that replays the graph, and its output tensors
 
@@ -49,6 +50,7 @@ class RecordedStep:
         changed: tensors that the step changes: parameters and optimizer state; also the learning rates.
         captured: other tensors that the step reads: buffers, and parameters of modules that it does not train.
         what: description of the function for messages.
+        most: maximum number of operations; None: no maximum.
     """
 
     def __init__(
@@ -57,8 +59,9 @@ class RecordedStep:
         changed: RecordedTensors,
         captured: CapturedTensors,
         what: str = "the gradient step",
+        most: int | None = None,
     ) -> None:
-        self.function, self._changed, self._captured, self._what = function, changed, captured, what
+        self.function, self._changed, self._captured, self._what, self._most = function, changed, captured, what, most
         self._recorded: Recorded | None = None
         self._draws: list[Draw] = []
         self._given: list[Tensor] = []  # recorded noise and inputs
@@ -69,6 +72,11 @@ class RecordedStep:
     def built(self) -> bool:
         """True if the step has been recorded."""
         return self._recorded is not None
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the tensors that the step changes."""
+        return self._changed.tensors()[0].device
 
     def __call__(self, inputs: Sequence[Any], rng: Noise | None) -> dict[str, Tensor]:
         """Take one gradient step; `build` must have been called.
@@ -89,6 +97,11 @@ class RecordedStep:
         replay, metrics = self._recorded
         replay()
         return {name: value.clone() for name, value in metrics.items()}
+
+    def repeated(self, function: StepFunction) -> RecordedStep:
+        """Return a recording of a function that takes this gradient step several times, for example in a loop."""
+        what = "the loop over the gradient steps of an update"
+        return RecordedStep(function, self._changed, self._captured, what, MOST)
 
     @not_training()
     def build(self, inputs: Sequence[Any], rng: Noise | None, began: bool) -> bool:
@@ -123,7 +136,7 @@ class RecordedStep:
 
     def _record(self, inputs: Sequence[Any], noise: Recorder | None, device: torch.device) -> None:
         places = [value.detach().to(device, copy=True) for value in leaves(inputs)]
-        with Watch(device) as watch:
+        with Watch(device, self._most) as watch:
             self.function(rebuild(inputs, iter(places)), noise)
             self._settle()
         self._draws = [] if noise is None else [*noise.draws]
@@ -190,19 +203,24 @@ def _write(place: Tensor, value: Tensor) -> None:
 class Watch(TorchDispatchMode):
     """Context manager that checks whether a function can be recorded as a CUDA graph.
 
-    It raises RuntimeError on operations that wait for a value from the GPU, which a CUDA graph cannot contain. It also
-    collects the tensors that the function reads but did not create, in the attribute `read`.
+    It raises RuntimeError on operations that wait for a value from the GPU, which a CUDA graph cannot contain, and if
+    there are more operations than `most`. It also collects the tensors that the function reads but did not create, in
+    the attribute `read`.
     """
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, most: int | None = None) -> None:
         super().__init__()
-        self.device, self.read = device, dict[int, Tensor]()
+        self.device, self.most, self.operations, self.read = device, most, 0, dict[int, Tensor]()
         self._created: Any = WeakIdKeyDictionary()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Execute a torch operation; raise RuntimeError if it copies a value from the GPU to the CPU."""
         here = [part for part in _tensors((args, kwargs or {})) if part.device == self.device]
-        if here and str(func).startswith(WAITS):
+        self.operations += 1
+        if self.most is not None and self.operations > self.most:
+            raise RuntimeError(f"it has more than {self.most:,} operations, too many for one CUDA graph")
+        to_host = self.device.type != "cpu" and str((kwargs or {}).get("device")) == "cpu"
+        if here and (to_host or str(func).startswith(WAITS)):
             raise RuntimeError(f"the operation {func} waits for a value from the GPU, which a CUDA graph cannot do")
         result = func(*args, **(kwargs or {}))
         self.read.update({id(part): part for part in here if part not in self._created})

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from rlcore.functional.noise import SortKeys
 from rlcore.functional.tree import leaves, rebuild
 from rlcore.types import Ranks
 
@@ -53,12 +54,17 @@ def minibatches(
     total, device = weight.numel(), weight.device
     size = min(size or total, total)
     count = math.ceil(total / size)
-    on_device = device.type != "cpu" and ranks.size == 1 and never_empty(weight, size, rows)
+    on_device = draws_on_device(weight, size, rows, ranks)
     order = (order_on_device if on_device else order_on_host)(weight, epochs, rng)
     place, counts = partition(weight.count_nonzero(), count, size)
     found, counted = order[:, place], counts.to(weight)
     kept = torch.arange(count, device=device) if on_device else ranks.sum(counted.sum(-1)).nonzero().squeeze(-1)
     return fill_groups(found, counted, kept, group or count)
+
+
+def draws_on_device(weight: Tensor, size: int, rows: int, ranks: Ranks) -> bool:
+    """Return True if minibatches are drawn without reading the weights; arguments are those of `minibatches`."""
+    return weight.device.type != "cpu" and ranks.size == 1 and never_empty(weight, size, rows)
 
 
 def never_empty(weight: Tensor, size: int, rows: int) -> bool:
@@ -115,24 +121,23 @@ def order_on_host(weight: Tensor, epochs: int, rng: np.random.Generator | None) 
     return torch.from_numpy(np.stack(orders)).to(weight.device)
 
 
-def order_on_device(weight: Tensor, epochs: int, rng: np.random.Generator | None) -> Tensor:
+def order_on_device(weight: Tensor, epochs: int, rng: Any) -> Tensor:
     """Return the order of the samples in each epoch, [E, N] int64, by operations on the device of the weights.
 
-    The stream only draws the seed of a generator of the device. Otherwise the result is that of `order_on_host`.
+    The stream only draws the seed of a generator of the device. Otherwise the result is that of `order_on_host`. In a
+    CUDA graph, the stream is an object with a method `sort_keys` like that of `SortKeys`.
     """
     keys = _sort_keys(weight.numel(), weight.shape[1], epochs, weight.device, rng)
     return keys.masked_fill(weight.flatten() == 0, math.inf).argsort(stable=True)
 
 
-def _sort_keys(total: int, width: int, epochs: int, device: torch.device, rng: np.random.Generator | None) -> Tensor:
+def _sort_keys(total: int, width: int, epochs: int, device: torch.device, rng: Any) -> Tensor:
     """Return sort keys of all samples for each epoch, [E, N] float64."""
     if rng is None:
         index = torch.arange(total, device=device)
         return (index % width * total + index // width).double().expand(epochs, total)
-    if device.type == "meta":  # has no generator; tests use it, because reading a tensor there is an error
-        return torch.rand(epochs, total, dtype=torch.float64, device=device)
-    generator = torch.Generator(device).manual_seed(int(rng.integers(1 << 63)))
-    return torch.rand(epochs, total, dtype=torch.float64, device=device, generator=generator)
+    stream = SortKeys(rng, device) if isinstance(rng, np.random.Generator) else rng
+    return stream.sort_keys(epochs, total)
 
 
 def fill_groups(rows: Tensor, weight: Tensor, kept: Tensor, size: int) -> tuple[Tensor, Tensor]:
@@ -155,13 +160,14 @@ def fill_groups(rows: Tensor, weight: Tensor, kept: Tensor, size: int) -> tuple[
     return rows[:, chosen], weight[chosen] * (place < len(kept)).to(weight).unsqueeze(-1)
 
 
-def cut_sequences(length: int, width: int, longest: int) -> tuple[Tensor, Tensor]:
+def cut_sequences(length: int, width: int, longest: int, device: torch.device | None = None) -> tuple[Tensor, Tensor]:
     """Cut a rollout into sequences of consecutive rows, with lengths that differ by at most one row.
 
     Args:
         length: T, number of rows of each environment.
         width: B, number of environments.
         longest: maximum number of rows of a sequence.
+        device: device of the results; None: the CPU.
 
     Returns:
         Indices t·B + b of the rows of each sequence, [S, L] int64, and a mask [S, L] bool. There are
@@ -169,10 +175,11 @@ def cut_sequences(length: int, width: int, longest: int) -> tuple[Tensor, Tensor
         repeating their last row; the mask is False for the padding.
     """
     count = math.ceil(length / longest)
-    first = torch.arange(count + 1) * length // count
-    t = first[:-1, None] + torch.arange(math.ceil(length / count))  # [count, L]
+    first = torch.arange(count + 1, device=device) * length // count
+    t = first[:-1, None] + torch.arange(math.ceil(length / count), device=device)  # [count, L]
     own = t < first[1:, None]
-    rows = torch.minimum(t, first[1:, None] - 1).unsqueeze(1) * width + torch.arange(width)[:, None]  # [count, B, L]
+    env = torch.arange(width, device=device)[:, None]
+    rows = torch.minimum(t, first[1:, None] - 1).unsqueeze(1) * width + env  # [count, B, L]
     return rows.flatten(0, 1), own.unsqueeze(1).expand_as(rows).flatten(0, 1)
 
 

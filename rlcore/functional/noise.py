@@ -58,6 +58,10 @@ class Noise:
             return torch.rand(shape, device=self.device, generator=self._device)
         return torch.from_numpy(self.host.random(shape, dtype=np.float32))
 
+    def sort_keys(self, *shape: int) -> Tensor:
+        """Draw uniform numbers in [0, 1), float64, [*shape]; the `argsort` of a row is a random order."""
+        return SortKeys(self.host, self.device).sort_keys(*shape)
+
     def bernoulli(self, p: float, *shape: int) -> Tensor:
         """Draw 1 with probability p in (0, 1), otherwise 0; uint8, [*shape].
 
@@ -109,6 +113,25 @@ class Noise:
             self._device.set_state(state[self.device.type].cpu())
 
 
+class SortKeys:
+    """Random sort keys, drawn on a device from a generator of the host.
+
+    Args:
+        rng: generator that draws a seed for each call.
+        device: device of the drawn tensors.
+    """
+
+    def __init__(self, rng: np.random.Generator, device: torch.device) -> None:
+        self.rng, self.device = rng, device
+
+    def sort_keys(self, *shape: int) -> Tensor:
+        """Draw uniform numbers in [0, 1), float64, [*shape]; the `argsort` of a row is a random order."""
+        if self.device.type == "meta":  # has no generator; tests use it, because reading a tensor there is an error
+            return torch.rand(shape, dtype=torch.float64, device=self.device)
+        generator = torch.Generator(self.device).manual_seed(int(self.rng.integers(1 << 63)))
+        return torch.rand(shape, dtype=torch.float64, device=self.device, generator=generator)
+
+
 class Recorder(Noise):
     """Random stream that records every draw in `draws`, so that the same noise can be drawn in advance by `draw_all`.
 
@@ -134,6 +157,11 @@ class Recorder(Noise):
         self.draws.append(("uniform", shape))
         return super().uniform(*shape)
 
+    def sort_keys(self, *shape: int) -> Tensor:
+        """Draw uniform numbers in [0, 1), float64, [*shape], and record the draw."""
+        self.draws.append(("sort_keys", shape))
+        return super().sort_keys(*shape)
+
     def bernoulli(self, p: float, *shape: int) -> Tensor:
         """Draw 1 with probability p, otherwise 0, uint8, [*shape], and record the draw."""
         self.draws.append(("bernoulli", (p, *shape)))
@@ -152,5 +180,5 @@ class Drawn:
     """Replacement of a `Noise` stream: its methods return tensors that were drawn in advance, one after the other."""
 
     def __init__(self, noise: Iterator[Tensor]) -> None:
-        self.normal = self.exponential = self.uniform = lambda *shape: next(noise).view(shape)
+        self.normal = self.exponential = self.uniform = self.sort_keys = lambda *shape: next(noise).view(shape)
         self.bernoulli = lambda p, *shape: next(noise).view(shape)

@@ -174,6 +174,7 @@ ANNEALING = test_ppo_update_uses_annealed_coefficients
 DECAY = test_ppo_adam_weight_decay_is_loss_penalty
 
 LOSS, UPDATE, STEP = "ppo.objective", "ppo.Learner.update", "ppo.Learner.gradient_step"
+OPTIMIZE = "ppo.Learner.optimize"
 SAMPLES, ADVANTAGES, VALUE, POLICY = "ppo.Learner.samples", "advantages", "ppo.value_loss", "ppo.policy_loss"
 ENTROPY = "ppo.entropy_loss"
 MUTANTS: dict[str, Mutant] = {
@@ -188,8 +189,8 @@ MUTANTS: dict[str, Mutant] = {
     "dual clip the wrong way": Mutant(POLICY, swap("torch.maximum(A, B)", "torch.minimum(A, B)"), DUAL_CLIP),
     "dual clip ignored": Mutant(POLICY, given(dual_clip="None"), DUAL_CLIP),
     # Advantage normalization.
-    "advantages not normalised": Mutant(UPDATE, swap("A.normalize_advantages", "False"), BASE),
-    "advantages always normalised": Mutant(UPDATE, swap("A.normalize_advantages", "True"), RAW),
+    "advantages not normalised": Mutant(OPTIMIZE, swap("A.normalize_advantages", "False"), BASE),
+    "advantages always normalised": Mutant(OPTIMIZE, swap("A.normalize_advantages", "True"), RAW),
     "biased std": Mutant("standardize", swap("(A - 1).clamp(min=1)", "A"), BASE),
     "padding in the mean": Mutant(
         "standardize", swap("(x * weight).sum(-1, keepdim=True)", "x.sum(-1, keepdim=True)"), BASE

@@ -199,7 +199,7 @@ CAP, WHOLE = partial(CHECK, "discrete", "value_cap"), partial(CHECK, "discrete",
 STATES = partial(CHECK, "recurrent_discrete", "reset_every_sequence")
 SEQUENCES = partial(CHECK, "recurrent_discrete", "in_order")
 
-UPDATE, DRAW, STEPS = "ppo.Learner.update", "ppo.Learner.draw", "ppo.Learner.take_steps"
+UPDATE, DRAW, STEPS = "ppo.Learner.optimize", "ppo.Learner.draw", "ppo.Learner.take_steps"
 SCALE, UNROLL = "RewardScaler.__call__", "ppo_recurrent.Agent.unroll"
 MUTANTS: dict[str, Mutant] = {
     "advantages standardized in each minibatch": Mutant(UPDATE, swap("A.advantage_scope", '"minibatch"'), BASE),

@@ -41,7 +41,8 @@ class OnPolicyLearner(protocols.Learner):
 
     def __init__(self, context: Context[OnPolicyConfig]) -> None:
         config = self.config = context.algo
-        self.ranks, self.autocast, self.updates = context.ranks, context.fabric.autocast, 0
+        self.ranks, self.autocast = context.ranks, context.fabric.autocast
+        self.updates = 0
         rng = torch.Generator().manual_seed(streams.integer(context.config.seed, "init"))  # equal on all ranks
         self.agent = self.agent_class(config, context.spec, context.config.distribution.type, rng)
         self.optimizer = Optimizer(
@@ -54,6 +55,16 @@ class OnPolicyLearner(protocols.Learner):
         )
         self.step = Step(self.gradient_step, [self.optimizer], [], context)
         self.reward_scaler = RewardScaler(config.gamma, config.reward_clip, self.ranks, config.reward_scale)
+
+    @property
+    def updates(self) -> int:
+        """Number of gradient steps taken; reading it waits for a GPU that decides how many."""
+        self._updates = int(self._updates)
+        return self._updates
+
+    @updates.setter
+    def updates(self, number: int | Tensor) -> None:
+        self._updates = number
 
     def gradient_step(self, *inputs: object) -> Metrics:
         """Take one optimizer step, and return the quantities to log, averaged over samples (name -> [])."""
@@ -143,8 +154,8 @@ class RewardScaler:
         if self.scope == "rollout":
             scale = weighted_std(returns, counts.double(), self.ranks.sum) + 1e-8
         else:
-            self.moments.update(returns[counts].unsqueeze(-1), self.ranks.sum)
-            scale = self.moments.scale().to(reward.device)
+            self.moments.update(returns.flatten().unsqueeze(-1), self.ranks.sum, counts.flatten())
+            scale = self.moments.scale()
         return (reward / scale).clamp(-self.clip, self.clip).to(torch.promote_types(step.reward.dtype, torch.float32))
 
     def reversed_returns(self, reward: Tensor, done: Tensor, counts: Tensor) -> Tensor:
@@ -175,7 +186,8 @@ class RewardScaler:
         because its transition starts before the batch.
         """
         if len(self.running):  # batched environments can be reset between two rollouts, without a row for the reset
-            self.running = self.running.masked_fill(batch.steps.is_first[0].to(self.running.device), 0)
+            opens = batch.steps.is_first[0]
+            self.running = self.running.to(opens.device).masked_fill(opens, 0)
         scaled = self(transitions(batch))
         rows = torch.cat([batch.steps.reward[:1], scaled[:-1]])
         return replace(batch, steps=replace(batch.steps, reward=rows), last=replace(batch.last, reward=scaled[-1]))

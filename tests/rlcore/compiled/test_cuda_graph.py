@@ -112,6 +112,15 @@ def test_step_that_reads_device_value_runs_eagerly(caplog: pytest.LogCaptureFixt
         later.step({"x": x}, 0.5, rng=Noise(0, "probe"))
 
 
+def test_watch_refuses_copies_to_host_and_too_many_operations() -> None:
+    value = torch.ones(2, device="meta")
+    with cuda_graph.Watch(value.device) as watch, pytest.raises(RuntimeError, match="_to_copy.* waits for a value"):
+        value.to("cpu")
+    assert watch.operations == 1
+    with cuda_graph.Watch(value.device, most=2), pytest.raises(RuntimeError, match="more than 2 operations"):
+        value + 1 + 1 + 1
+
+
 def training(algo: str, recorded: bool, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> Trainer:
     from rlcore.train import trainer as module
 

@@ -3,7 +3,7 @@
 Equations of the paper and the code that implements them:
     eq. 7, 9, losses                    rlcore.algorithms.on_policy.ppo.losses
     eq. 11-12, advantages               Learner.samples, rlcore.functional.returns.advantages
-    algorithm 1                         Learner.update, take_steps and gradient_step, after Trainer.collect
+    algorithm 1                         Learner.optimize, take_steps and gradient_step, after Trainer.collect
 
 Differences from the paper:
     the return of a truncated episode includes the predicted value of its last observation (the paper does not
@@ -15,6 +15,7 @@ Differences from the paper:
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,13 +24,15 @@ from torch import Tensor
 from rlcore.algorithms.on_policy.actor_critic import ActorCritic as Agent
 from rlcore.algorithms.on_policy.learner import OnPolicyLearner
 from rlcore.algorithms.on_policy.ppo.config import Config
+from rlcore.algorithms.on_policy.ppo.early_stop import GRAD_NORM, STEPS, STOP, average_steps, ends_loop
 from rlcore.algorithms.on_policy.ppo.losses import Observations, PPOSamples, objective
 from rlcore.data.history import gather_history
 from rlcore.data.minibatches import minibatches, split
 from rlcore.data.rollout import Rollout
 from rlcore.data.steps import transitions
 from rlcore.functional.stats import LossTerms, mean_over, standardize
-from rlcore.types import Batch, Context, Metrics, TrainingSchedule
+from rlcore.optim.update import Update
+from rlcore.types import Batch, Context, Metrics, TrainingSchedule, Trajectory
 
 __all__ = ["Agent", "Learner", "PPOSamples", "build", "objective"]
 
@@ -39,6 +42,11 @@ class Learner(OnPolicyLearner):
 
     config: Config
 
+    def __init__(self, context: Context[Config]) -> None:
+        super().__init__(context)
+        self.device = context.fabric.device
+        self.all_steps = Update(self.optimize, self.step)
+
     def update(self, batch: Batch, rng: np.random.Generator) -> Metrics:
         """Update the agent with a rollout [T, B]: several epochs of gradient steps on minibatches.
 
@@ -47,20 +55,34 @@ class Learner(OnPolicyLearner):
         """
         coefs = self.config.coefficients(batch.policy_steps)
         self.optimizer.set_lr(coefs["lr"])
-        if self.config.normalize_reward:
-            batch = self.reward_scaler.scale(batch)
-        samples = self.samples(batch)
+        of_loss = {name: coefs[name] for name in sorted(coefs) if name != "lr"}
+        scaled = self.reward_scaler.scale(batch) if self.config.normalize_reward else batch
+        metrics = self.all_steps(scaled.steps, scaled.last, of_loss, rng=rng)
+        self.updates = self._updates + metrics.pop(STEPS)
+        self.agent.observe(batch.steps.obs, self.ranks)
+        return self.average([metrics, self.count_allowed(batch)], coefs)
+
+    def optimize(self, steps: Trajectory, last: Trajectory, coefs: Mapping[str, float], rng: Any) -> Metrics:
+        """Optimize the surrogate objective on a rollout, with K epochs and minibatch size M (algorithm 1).
+
+        Args:
+            steps: rows of the rollout, [T, B].
+            last: the time step after the last row, [B].
+            coefs: name -> current value of coefficients of the loss, such as `clip_coef`.
+            rng: generator that draws the orders; in a CUDA graph, a stream of sort keys.
+
+        Returns:
+            Means to log, name -> [], and the number of gradient steps.
+        """
+        samples = self.samples(Batch(steps, last, 0))
         scope = self.config.advantage_scope if self.config.normalize_advantages else None
         if scope == "rollout":
             samples = samples._replace(advantage=standardize(samples.advantage, samples.weight, self.ranks.sum))
-        rows, weight = self.draw(samples.weight.unflatten(0, batch.steps.reward.shape), rng)
+        rows, weight = self.draw(samples.weight.unflatten(0, steps.reward.shape), rng)
         advantage = samples.advantage[rows]
         if scope == "minibatch":
             advantage = standardize(advantage, weight, self.ranks.sum)
-        epochs = (samples.at(*epoch) for epoch in zip(rows, advantage, weight, strict=True))
-        logged = self.take_steps(epochs, coefs)
-        self.agent.observe(batch.steps.obs, self.ranks)
-        return self.average([*logged, self.count_allowed(batch)], coefs)
+        return self.take_steps((samples.at(*epoch) for epoch in zip(rows, advantage, weight, strict=True)), coefs)
 
     @torch.no_grad()
     def samples(self, batch: Batch) -> PPOSamples[Observations]:
@@ -98,7 +120,7 @@ class Learner(OnPolicyLearner):
         rows, weight = minibatches(weight, size, epochs, group, order, self.ranks)
         return rows, weight.expand_as(rows)
 
-    def take_steps(self, epochs: Iterable[PPOSamples[object]], coefs: Mapping[str, float]) -> list[Metrics]:
+    def take_steps(self, epochs: Iterable[PPOSamples[object]], coefs: Mapping[str, float]) -> Metrics:
         """Take the gradient steps of an update.
 
         One gradient step uses `accumulate_minibatches` minibatches, or all minibatches of an epoch if the key is null.
@@ -110,35 +132,37 @@ class Learner(OnPolicyLearner):
             coefs: name -> current value of coefficients such as `clip_coef`.
 
         Returns:
-            For each gradient step, and for the first skipped one, the means to log (name -> []).
+            Means to log, name -> [], and the number of gradient steps that were taken.
         """
-        config, logged = self.config, list[Metrics]()
-        of_loss = {name: coefs[name] for name in sorted(coefs) if name != "lr"}
-        size = config.accumulate_minibatches
+        size, logged = self.config.accumulate_minibatches, list[Metrics]()
+        stop = None if self.config.target_kl is None else torch.zeros((), dtype=torch.bool, device=self.device)
         for group in (group for epoch in epochs for group in split(epoch, size or len(epoch.weight))):
-            logged.append(self.step(group, of_loss))
-            if config.target_kl is not None and logged[-1].pop("stop"):
-                del logged[-1]["Info/grad_norm"]  # this step was not taken
+            logged.append(self.step(group, coefs, stop))
+            stop = logged[-1].get(STOP)
+            if stop is not None and ends_loop(stop, self.optimizer.scale is not None):
                 break
-            self.updates += 1
-        return logged
+        return average_steps(logged)
 
-    def gradient_step(self, minibatches: Sequence[PPOSamples[object]], coefs: Mapping[str, float]) -> Metrics:
+    def gradient_step(
+        self, minibatches: Sequence[PPOSamples[object]], coefs: Mapping[str, float], stop: Tensor | None = None
+    ) -> Metrics:
         """Take one gradient step on the PPO loss of several minibatches (arXiv:1707.06347, eq. 9); return means to log.
 
-        If the KL divergence between old and new policy on these minibatches exceeds 1.5 times `target_kl`, the step is
-        skipped and the returned metric `stop` is true.
+        If an earlier step of the update was skipped (`stop` [] bool), or if the KL divergence between old and new
+        policy on these minibatches exceeds 1.5 times `target_kl`, the step is skipped and the returned metric `stop` is
+        true. Without `target_kl`, `stop` is None.
         """
         found = [self.optimizer.accumulate(each, coefs) for each in minibatches]
         counts = [each.weight.sum() for each in minibatches]
         metrics = mean_over(found, counts)
         if self.config.target_kl is None:
-            return metrics | {"Info/grad_norm": self.optimizer.apply()}
+            return metrics | {GRAD_NORM: self.optimizer.apply()}
+        assert stop is not None
         kl = torch.stack([means["Info/approx_kl"] for means in found])
         count = torch.stack(counts)
         summed, total = self.ranks.sum(torch.stack([kl.dot(count), count.sum()])).unbind()  # ranks stop together
-        stop = summed / total > 1.5 * self.config.target_kl
-        return metrics | {"Info/grad_norm": self.optimizer.apply(unless=stop), "stop": stop}
+        stop = stop | (summed / total > 1.5 * self.config.target_kl)
+        return metrics | {GRAD_NORM: self.optimizer.apply(unless=stop), STOP: stop}
 
     def loss(self, batch: PPOSamples[object], coefs: Mapping[str, float]) -> LossTerms:
         """Compute the PPO loss (arXiv:1707.06347, eq. 9) of a minibatch.

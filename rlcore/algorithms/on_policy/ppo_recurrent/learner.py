@@ -216,7 +216,7 @@ class Learner(ppo.Learner):
             which have the same shape.
         """
         config, (length, width) = self.config, weight.shape
-        cut, own = (part.to(weight.device) for part in cut_sequences(length, width, config.sequence_length))
+        cut, own = cut_sequences(length, width, config.sequence_length, weight.device)
         weight = weight.flatten()[cut] * own  # [S, L]
         size = math.ceil(len(cut) / config.per_rank_num_batches)
         order, epochs, group = rng if config.shuffle else None, config.update_epochs, config.accumulate_minibatches
