@@ -177,7 +177,9 @@ def _environment(content: Mapping[str, Any], config: Mapping[str, Any], recurren
         )
     own = known or {"env.id": named.rpartition(".")[2], "env.wrapper._target_": named}
     endless = {"env.endless": True, "env.horizons_per_env_reset": config["horizons_per_env_reset"]}
-    return {**own, **endless, "env.num_envs": config["num_envs"]}
+    # An evaluation of rl8 is one rollout.
+    evaluation = {"evaluation.max_episode_steps": config["horizon"]}
+    return {**own, **endless, **evaluation, "env.num_envs": config["num_envs"]}
 
 
 def _sizes(content: Mapping[str, Any], config: Mapping[str, Any], recurrent: bool) -> dict[str, Any]:

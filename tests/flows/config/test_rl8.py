@@ -72,7 +72,7 @@ def test_file_of_rl8_has_its_defaults(tmp_path: Path) -> None:
     assert (algo.advantage_scope, algo.reward_scale, algo.anneal_lr) == ("rollout", "rollout", False)
     assert (algo.optimizer.name, algo.optimizer.lr, algo.optimizer.eps) == ("adam", 1e-3, 1e-8)
     assert (algo.actor.dense_units, algo.actor.mlp_layers, algo.encoder.mlp_layers) == (256, 2, 0)
-    assert (env.endless, env.horizons_per_env_reset) == (True, 1)
+    assert (env.endless, env.horizons_per_env_reset, config.evaluation.max_episode_steps) == (True, 1, 8)
 
 
 def test_recurrent_file_of_rl8_counts_sequences(tmp_path: Path) -> None:
