@@ -67,8 +67,15 @@ class ReplayConfig(AlgorithmConfig):
     def random_steps(self, width: int) -> int:
         """Return the number of policy steps at the start of training whose actions are random.
 
+        `width` is the number of environments of all ranks.
+        """
+        return self.first_steps(width)
+
+    def first_steps(self, width: int) -> int:
+        """Return `learning_starts`, rounded down to a multiple of `width`.
+
         `width` is the number of environments of all ranks. One iteration takes `width` policy steps, one in each
-        environment. The result is `learning_starts`, rounded down to a multiple of `width`.
+        environment.
         """
         return self.learning_starts // width * width
 
@@ -95,4 +102,4 @@ class ReplayConfig(AlgorithmConfig):
         Returns:
             Number of policy steps, over all environments, before the first iteration with gradient steps.
         """
-        return max(0, max(self.random_steps(width), rows * width) - width)
+        return max(0, max(self.first_steps(width), rows * width) - width)

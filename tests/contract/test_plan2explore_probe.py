@@ -67,8 +67,9 @@ def test_plan2explore_trains_both_behaviors(config: RunConfig) -> None:
 def test_plan2explore_reward_is_ensemble_variance(config: RunConfig) -> None:
     learner: Any = Trainer(config, compiled=False).learner
     rng, width = torch.Generator().manual_seed(0), learner.agent.world.feat_size
-    imagined = Imagined(torch.randn(4, 5, width, generator=rng), torch.randint(2, (3, 5, 1), generator=rng))
-    one_hot = np.eye(2, dtype=np.float32)[imagined.action[..., 0].numpy()]
+    feat, action = torch.randn(4, 5, width, generator=rng), torch.randint(2, (3, 5, 1), generator=rng)
+    one_hot = np.eye(2, dtype=np.float32)[action[..., 0].numpy()]
+    imagined = Imagined(feat, action, torch.from_numpy(one_hot))
     inputs = torch.from_numpy(np.concatenate([imagined.feat[:-1].numpy(), one_hot], -1))
     with torch.no_grad():
         predictions = np.stack([model(inputs).numpy() for model in learner.ensemble.models])

@@ -82,8 +82,12 @@ def objectives(
         **more,
     )
     behavior.reward = lambda imagined: module.Behavior.predicted_reward(behavior, imagined)
+    behavior.measure = lambda *given: {}
+    critic = SimpleNamespace(network=behavior.critic, target_network=behavior.target_critic, reward=behavior.reward)
+    behavior.critics = [SimpleNamespace(**vars(critic), weight=1.0, returns="returns")]
+    behavior.scales = [more.get("moments")]
     nothing = torch.zeros(2, feat.shape[1], 1)  # V1 leaves out the last row
-    imagined = Imagined(feat, action.unsqueeze(-1))
+    imagined = Imagined(feat, action.unsqueeze(-1), torch.nn.functional.one_hot(action).to(feat))
     with mock.patch.object(module, "imagine", lambda *given: imagined):
         policy = module.Behavior.actor_objective(
             behavior, ModelState(nothing, nothing), terminated.unsqueeze(0), Noise(0, "probe")

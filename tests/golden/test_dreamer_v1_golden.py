@@ -97,7 +97,7 @@ MUTANTS: dict[str, Mutant] = {
     # λ-returns and their weights.
     "imagination from the last row, not the first": Mutant(ACTOR, swap("part[:-1]", "part[1:]"), ENDS),
     "returns of the states that imagination begins with": Mutant(
-        ACTOR, swap("Imagined(feat[1:], action[1:])", "Imagined(feat[:-1], action[:-1])"), DISCRETE
+        ACTOR, swap("Imagined(feat[1:], action[1:], A)", "Imagined(feat[:-1], action[:-1], A)"), DISCRETE
     ),
     "reward of the state stepped to": Mutant(REWARD, swap("imagined.feat[:-1]", "imagined.feat[1:]"), DISCRETE),
     "value of the state that is left": Mutant(ACTOR, swap("value[1:]", "value[:-1]"), DISCRETE),

@@ -152,7 +152,7 @@ MUTANTS: dict[str, Mutant] = {
     "actions clipped with a gradient": Mutant("LatentActor.clip", swap("A.detach()", "A"), CONTINUOUS),
     "std without its offset": Mutant("scaled_normal", swap("spread + A", "spread"), CONTINUOUS),
     "slow critic forgotten": Mutant("dreamer_v3.critic_loss", swap("A + B", "A"), DISCRETE),
-    "slow critic is the critic": Mutant(CRITIC, swap("self.target_critic(feat)", "self.critic(feat)"), DISCRETE),
+    "slow critic is the critic": Mutant(CRITIC, swap("critic.target_network(feat)", "critic.network(feat)"), DISCRETE),
     "two-hot's mean summed in order": Mutant(
         "TwoHot.mean", swap("(difference * A).sum(-1)", "sum((p * self.grid(p)).unbind(-1))"), NEW
     ),

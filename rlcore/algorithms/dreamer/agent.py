@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import ClassVar
 
 import torch
@@ -97,6 +98,7 @@ class DreamerAgent(WorldAgent):
             output layer; see `dense.initialise_glorot`.
 
     Attributes:
+        make_actor: function that takes a torch.Generator and returns another actor of the same form, with new weights.
         networks: factories of the networks of the world model and of the actor. A subclass can set another recurrent
             cell, other norms or other CNNs.
     """
@@ -119,9 +121,10 @@ class DreamerAgent(WorldAgent):
         networks = self.make_networks(config, latent)
         world = WorldModel(config.world_model, spec, *keys, latent, reward, scales, rng, networks)
         form, layers = config.actor.policy(config.policy_kind(spec.action, distribution)), config.actor.layers
-        stretch = config.normalize_actions
-        actor = LatentActor(world.feat_size, spec.action, layers, form, stretch, scales[0], rng, networks.norm)
-        super().__init__(world, actor, value)
+        form_of = (world.feat_size, spec.action, layers, form, config.normalize_actions, scales[0])
+        make_actor = partial(LatentActor, *form_of, norm=networks.norm)
+        super().__init__(world, make_actor(rng=rng), value)
+        self.make_actor = make_actor
 
     def make_networks(self, config: DreamerConfig, latent: Latent) -> Networks:
         """Return the factories of the networks; a subclass can create them from its config.

@@ -6,8 +6,9 @@ rewarded for states on which an ensemble of models disagrees (Sekar et al. 2020,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +16,7 @@ from torch.func import functional_call
 
 from rlcore import protocols
 from rlcore.algorithms.dreamer.config import DreamerConfig, TrainedGroup
+from rlcore.algorithms.dreamer.critic import Critic, Imagined, Reward, WeightedReward, join
 from rlcore.algorithms.dreamer.dense import Dense
 from rlcore.algorithms.dreamer.latent_actor import LatentActor
 from rlcore.algorithms.dreamer.rssm import RSSM, ModelState
@@ -24,18 +26,7 @@ from rlcore.functional.scalars import ScalarHead
 from rlcore.functional.scan import scan
 from rlcore.functional.stats import LossTerms, LossTermsAux, reduce_loss
 from rlcore.optim.optimizer import Loss, Optimizer
-from rlcore.optim.target import Target
 from rlcore.types import Context, Metrics
-
-
-class Imagined(NamedTuple):
-    """N imagined trajectories of H steps: features [H+1, N, F] of the states, and actions [H, N, A].
-
-    Action t is taken in state t and leads to state t + 1.
-    """
-
-    feat: Tensor
-    action: Tensor
 
 
 def imagine(rssm: RSSM, actor: LatentActor, start: ModelState, horizon: int, rng: Noise) -> Imagined:
@@ -64,22 +55,20 @@ def imagine(rssm: RSSM, actor: LatentActor, start: ModelState, horizon: int, rng
 
     def step(
         state: ModelState, x: dict[str, Tensor], params: dict[str, dict[str, Tensor]]
-    ) -> tuple[ModelState, tuple[Tensor, Tensor]]:
+    ) -> tuple[ModelState, tuple[Tensor, Tensor, Tensor]]:
         action, taken = functional_call(actor, params["actor"], (state.feat.detach(), x["act"]))
         after = functional_call(rssm, params["rssm"], (state, taken, x["state"]))
-        return after, (state.feat, action)
+        return after, (state.feat, action, taken)
 
-    last, (feat, action) = scan(step, start, xs, params)
-    return Imagined(torch.cat([feat, last.feat.unsqueeze(0)]), action)
-
-
-Reward = Callable[[Imagined], Tensor]
+    last, (feat, action, taken) = scan(step, start, xs, params)
+    return Imagined(torch.cat([feat, last.feat.unsqueeze(0)]), action, taken)
 
 
 class DreamerBehavior:
     """Behavior: actor, critic, optional target critic and their optimizers.
 
-    Actor and critic are trained for one reward, on trajectories that the world model imagines.
+    Actor and critic are trained for one reward, on trajectories that the world model imagines. In Dreamer V3, an actor
+    can maximize a weighted sum of rewards, with a critic for each.
 
     A subclass implements `actor_objective` and `predicted_reward`. The loss of the actor passes three tensors to
     `critic_objective`: `feat`, `returns` and `weight` of the imagined states, [H, N, ...]; in Dreamer V1, H is the
@@ -92,12 +81,14 @@ class DreamerBehavior:
         number: distribution of the values that the critic predicts.
         rng: CPU generator for the initial weights of the critic.
         reward: function of imagined trajectories that returns the rewards to maximize, in the shape of
-            `predicted_reward`; None: the rewards that the world model predicts.
+            `predicted_reward`; None: the rewards that the world model predicts. Or several rewards, name -> reward.
         reads: modules that `reward` reads (see the argument `uses` of `rlcore.optim.optimizer.Optimizer`).
         name: suffix of the names of metrics and components; "" for the actor and critic of the agent.
 
     Attributes:
         config: config of the algorithm; a derived class annotates it with its own type.
+        critics: the critics, one for each reward.
+        suffix: suffix of the names of metrics; `name`, unless a learner changes it.
     """
 
     config: DreamerConfig
@@ -109,32 +100,39 @@ class DreamerBehavior:
         actor: LatentActor,
         number: ScalarHead,
         rng: torch.Generator,
-        reward: Reward | None = None,
+        reward: Reward | Mapping[str, WeightedReward] | None = None,
         reads: Sequence[nn.Module] = (),
         name: str = "",
     ) -> None:
         config = self.config = context.algo
-        self.ranks, self.world, self.actor, self.number, self.name = context.ranks, world, actor, number, name
-        self.reward = reward or self.predicted_reward
-        self.critic = self.make_critic(rng)
-        self.target = None if config.critic.target_tau(0) is None else Target(self.critic, context)
-        slow = [] if self.target is None else [self.target.module]
+        self.ranks, self.world, self.actor, self.number = context.ranks, world, actor, number
+        self.name = self.suffix = name
+        self.critics = list[Critic]()
+        for key, goal in (reward if isinstance(reward, Mapping) else {"": WeightedReward(reward)}).items():
+            network = self.make_critic(rng)
+            self.critics.append(Critic(context, network, goal.reward or self.predicted_reward, goal, key))
+        first = self.critics[0]
+        self.critic, self.target, self.reward = first.network, first.target, first.reward
+        slow = [module for critic in self.critics for module in critic.slow]
         self.make_optimizers(context, [*slow, *self.make_modules(context), *reads])
 
     def make_critic(self, rng: torch.Generator) -> Dense:
-        """Create the critic, with initial weights that are drawn from `rng`."""
+        """Create the network of a critic, with initial weights that are drawn from `rng`."""
         outputs, scale = self.number.outputs, self.critic_scale()
         return Dense(self.world.feat_size, self.config.critic.layers, rng, outputs, scale)
 
     def make_optimizers(self, context: Context[DreamerConfig], reads: Sequence[nn.Module]) -> None:
-        """Create the optimizers of actor and critic.
+        """Create the optimizers of actor and critics.
 
-        `reads` are modules that the loss of the actor reads, in addition to the world model and the critic.
+        `reads` are modules that the loss of the actor reads, in addition to the world model and the critics.
         """
         config: Any = self.config  # its groups are `TrainedGroup`s
-        slow, uses = [] if self.target is None else [self.target.module], [self.world, self.critic, *reads]
+        uses = [self.world, *(critic.network for critic in self.critics), *reads]
         self.actor_optimizer = make_optimizer(self.actor, self.actor_objective, config.actor, context, uses)
-        self.critic_optimizer = make_optimizer(self.critic, self.critic_objective, config.critic, context, slow)
+        for i, critic in enumerate(self.critics):
+            loss = partial(self.critic_objective, critic=critic) if i else self.critic_objective
+            critic.optimizer = make_optimizer(critic.network, loss, config.critic, context, critic.slow)
+        self.critic_optimizer = self.critics[0].optimizer
 
     def make_modules(self, context: Context[DreamerConfig]) -> Sequence[nn.Module]:
         """Create and return further modules with buffers that the loss of the actor reads or updates."""
@@ -162,11 +160,16 @@ class DreamerBehavior:
         """
         raise NotImplementedError
 
-    def critic_objective(self, imagined: dict[str, Tensor]) -> LossTerms:
+    def critic_objective(self, imagined: dict[str, Tensor], critic: Critic | None = None) -> LossTerms:
         """Compute the critic loss -w log p(R | feat) on imagined states.
 
-        `imagined` contains the features `feat` of the states, their returns R (`returns`), and their cumulative
-        discounts w (`weight`).
+        Args:
+            imagined: features `feat` of the states, their returns R (`returns`), and their cumulative discounts w
+                (`weight`).
+            critic: critic to train; None: the first one. The base class supports one critic.
+
+        Returns:
+            Loss, count and means to log.
         """
         returns, weight = imagined["returns"], imagined["weight"]  # [H, L·N]
         assert weight.shape == returns.shape, (weight.shape, returns.shape)
@@ -185,33 +188,50 @@ class DreamerBehavior:
         Returns:
             Means to log, name -> [].
         """
-        if self.target is not None:
-            self.target.update(self.critic_optimizer, tau)
+        for critic in self.critics:
+            if critic.target is not None:
+                critic.target.update(critic.optimizer, tau)
         actor = self.actor_optimizer.minimize(states, terminated, rng)
-        critic = self.critic_optimizer.minimize(actor.aux)
-        found = actor.metrics | critic.metrics | {"Grads/actor": actor.norm, "Grads/critic": critic.norm}
-        return {self.named(name): value for name, value in found.items()}
+        found, norms = self.suffixed(actor.metrics), self.suffixed({"Grads/actor": actor.norm})
+        for critic in self.critics:
+            trained = critic.optimizer.minimize(actor.aux)
+            found |= self.suffixed(trained.metrics, critic)
+            norms |= self.suffixed({"Grads/critic": trained.norm}, critic)
+        return found | norms
+
+    def measure(self, critic: Critic, reward: Tensor, value: Tensor, returns: Tensor) -> dict[str, Tensor]:
+        """Return means to log about rewards, values and λ-returns of imagined trajectories, [H, N] each.
+
+        Nothing is logged for the behavior of the agent.
+        """
+        if not self.name:
+            return {}
+        found = {f"Values_{self.name}/predicted_values": value, f"Values_{self.name}/lambda_values": returns}
+        found |= {critic.metric: reward} if critic.metric else {}
+        return {join(name, critic.key): x.detach().mean() for name, x in found.items()}
+
+    def suffixed(self, found: Mapping[str, Tensor], critic: Critic | None = None) -> Metrics:
+        """Add the suffixes of behavior and critic to the names of losses and gradient norms."""
+        parts = (self.suffix, critic.key if critic else "")
+        return {join(k, *parts) if k.startswith(("Loss/", "Grads/")) else k: value for k, value in found.items()}
 
     def named(self, name: str) -> str:
-        """Return the name of a metric or component of this actor and critic.
-
-        It is `name`, followed by `_<suffix>` if the constructor got a suffix as its argument `name`.
-        """
-        return f"{name}_{self.name}" if self.name else name
+        """Return the name of a component of this behavior: `name` with the suffix `_<self.name>`, if there is one."""
+        return join(name, self.name)
 
     def networks(self) -> dict[str, protocols.Stateful]:
         """Return the components from which another run can start, except the actor if it is a part of the agent."""
-        found: dict[str, protocols.Stateful | None] = {
-            "actor": self.actor if self.name else None,
-            "critic": self.critic,
-            "target_critic": self.target,
-        }
-        return {self.named(name): part for name, part in found.items() if part is not None}
+        found: dict[str, protocols.Stateful] = {self.named("actor"): self.actor} if self.name else {}
+        for critic in self.critics:
+            found |= {join(self.named(name), critic.key): part for name, part in critic.networks().items()}
+        return found
 
     def components(self) -> dict[str, protocols.Stateful]:
-        """Return the stateful components: the networks and both optimizers."""
-        optimizers = {"actor_optimizer": self.actor_optimizer, "critic_optimizer": self.critic_optimizer}
-        return self.networks() | {self.named(name): optimizer for name, optimizer in optimizers.items()}
+        """Return the stateful components: the networks and all optimizers."""
+        optimizers: dict[str, protocols.Stateful] = {self.named("actor_optimizer"): self.actor_optimizer}
+        for critic in self.critics:
+            optimizers[join(self.named("critic_optimizer"), critic.key)] = critic.optimizer
+        return self.networks() | optimizers
 
 
 def make_optimizer(

@@ -83,6 +83,7 @@ class DreamerConfig(ReplayConfig):
     obeys_masks_with: ClassVar[str] = f"algo.actor.cls={MASKED}"
     exported_components: ClassVar[Mapping[str, str]] = WORLD_PARTS
     side: ClassVar[int | None] = 64  # image side in pixels that the convolutions accept; None: any power of two
+    amount_metrics: ClassVar[tuple[str, ...]] = ("Params/exploration_amount",)  # names of the amount of noise
     # Values of `distribution.type` for continuous actions; "auto" selects the first one.
     continuous: ClassVar[tuple[str, ...]] = ("trunc_normal", "tanh_normal", "normal")
 
@@ -126,7 +127,7 @@ class DreamerConfig(ReplayConfig):
             f"State/{name}" for name in ("kl", "post_entropy", "prior_entropy")
         }
         norms = {f"Grads/{name}" for name in ("world_model", "actor", "critic")}
-        return super().metric_names() | names | norms | {"Params/exploration_amount"}
+        return super().metric_names() | names | norms | {*self.amount_metrics}
 
     @property
     def sequence_rows(self) -> int:
@@ -220,7 +221,7 @@ class DreamerConfig(ReplayConfig):
                 f"{self.replay_ratio:g} draws less than one sequence in that time; some sequences are overwritten "
                 "before they are drawn"
             )
-        if rows * width > max(self.learning_starts // width * width, width):
+        if rows * width > max(self.first_steps(width), width):
             yield (
                 f"algo.learning_starts={self.learning_starts}: learning starts after {rows * width} policy steps, when "
                 f"each of {width} environments has a sequence "

@@ -17,7 +17,6 @@ before row 0 is then the state in which the sequence starts.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
@@ -124,19 +123,23 @@ class DreamerLearner(protocols.Learner):
         self.noise = Noise(context.config.seed, "loss", context.ranks.rank, device=context.fabric.device)
         rng = torch.Generator().manual_seed(streams.integer(context.config.seed, "init"))  # equal on all ranks
         self.agent = self.agent_class(config, context.spec, context.config.distribution.type, rng)
-        policy = make_behavior_policy(self.agent, config)
-        self.explorer = policy if isinstance(policy, Explorer) else None
         more = self.make_modules(context, rng)
         self.behaviors = self.make_behaviors(context, rng)
-        targets = [behavior.target for behavior in self.behaviors if behavior.target is not None]
-        self.step = Step(self.gradient_step, [*self.make_optimizers(context), *more], targets, context)
+        policy = make_behavior_policy(self.make_player(context, rng), config)
+        self.explorer = policy if isinstance(policy, Explorer) else None
+        self.policy = policy
+        targets = [critic.target for behavior in self.behaviors for critic in behavior.critics]
+        optimizers = [*self.make_optimizers(context), *more]
+        self.step = Step(self.gradient_step, optimizers, [each for each in targets if each is not None], context)
 
     def make_optimizers(self, context: Context[DreamerConfig]) -> list[Optimizer]:
         """Create the optimizer of the world model; return it and the optimizers of the behaviors."""
         group: Any = self.config.world_model  # a `TrainedGroup`
         self.world_optimizer = make_optimizer(self.agent.world, self.model_loss, group, context, [])
-        own = ((behavior.actor_optimizer, behavior.critic_optimizer) for behavior in self.behaviors)
-        return [self.world_optimizer, *itertools.chain(*own)]
+        found = [self.world_optimizer]
+        for behavior in self.behaviors:
+            found += [behavior.actor_optimizer, *(critic.optimizer for critic in behavior.critics)]
+        return found
 
     def make_modules(self, context: Context[DreamerConfig], rng: torch.Generator) -> Sequence[Optimizer]:
         """Create networks that `train_modules` trains, and return their optimizers; the base class has none."""
@@ -150,6 +153,10 @@ class DreamerLearner(protocols.Learner):
         """
         world, actor, number = self.agent.world, self.agent.actor, self.agent.number
         return [self.behavior_class(context, world, actor, number, rng)]
+
+    def make_player(self, context: Context[DreamerConfig], rng: torch.Generator) -> WorldAgent:
+        """Return the agent that collects data: the learner's agent, or one with another actor."""
+        return self.agent
 
     @property
     def transferable_components(self) -> tuple[str, ...]:
@@ -167,7 +174,7 @@ class DreamerLearner(protocols.Learner):
     @property
     def behavior_policy(self) -> WorldAgent | Explorer:
         """Policy that selects actions during collection: the agent, with exploration noise if the config enables it."""
-        return self.explorer or self.agent
+        return self.policy
 
     def update(self, batch: Batch, rng: np.random.Generator) -> Metrics:
         """Take one gradient step of world model, actor and critic on sequences [L, N]; return the means to log."""
@@ -181,7 +188,7 @@ class DreamerLearner(protocols.Learner):
         if self.explorer is not None:
             amount = self.config.actor.exploration(batch.policy_steps)
             self.explorer.amount.value = torch.full_like(self.explorer.amount.value, amount)
-            found["Params/exploration_amount"] = self.explorer.amount.value
+            found |= dict.fromkeys(self.config.amount_metrics, self.explorer.amount.value)
         return found
 
     def initial_state(self, batch: Batch) -> ModelState | None:

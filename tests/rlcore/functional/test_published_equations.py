@@ -146,7 +146,7 @@ def test_dreamer_v3_objectives_match_published_equations(variant: str, mix: floa
     value = learner.behavior.critic_objective(policy[3])
     start = ModelState(*(part.flatten(0, 1) for part in states))
     with torch.no_grad():
-        feat, action = imagine(world.rssm, actor, start, config.horizon, noise())
+        feat, action, _ = imagine(world.rssm, actor, start, config.horizon, noise())
         hidden = actor.hidden(feat[:-1])
         heads = [head(hidden).numpy() for head in actor.heads]
         networks = {"reward": world.reward, "critic": learner.behavior.critic, "slow": learner.behavior.target_critic}

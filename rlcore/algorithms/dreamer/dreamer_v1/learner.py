@@ -87,8 +87,8 @@ class Behavior(DreamerBehavior):
         if world.continue_head is not None:  # do not start at the last row: it can be the end of an episode
             states = ModelState(*(part[:-1] for part in states))
         start = ModelState(*(part.flatten(0, 1) for part in states))  # [L·N, ...]
-        feat, action = imagine(world.rssm, self.actor, start, config.horizon, rng)
-        imagined = Imagined(feat[1:], action[1:])  # [H, L·N, F], [H-1, L·N, A]
+        feat, action, taken = imagine(world.rssm, self.actor, start, config.horizon, rng)
+        imagined = Imagined(feat[1:], action[1:], taken[1:])  # [H, L·N, F], [H-1, L·N, A], [H-1, L·N, A']
         feat = imagined.feat
         value = self.number.mean(self.critic(feat))  # [H, L·N]
         reward = self.reward(imagined)  # [H-1, L·N]
@@ -98,8 +98,9 @@ class Behavior(DreamerBehavior):
         returns = lambda_return(reward, discount, value[1:], config.lmbda)  # [H-1, L·N]
         weight = torch.cat([torch.ones_like(discount[:1]), discount[:-1]]).detach().cumprod(0)  # [H-1, L·N]
         loss = actor_loss(returns, weight).flatten()
-        found = reduce_loss(loss, torch.ones_like(loss), Loss__policy_loss=loss)
-        return *found, {"feat": feat[:-1].detach(), "returns": returns.detach(), "weight": weight}
+        total, count, logged = reduce_loss(loss, torch.ones_like(loss), Loss__policy_loss=loss)
+        logged |= self.measure(self.critics[0], reward, value, returns)
+        return total, count, logged, {"feat": feat[:-1].detach(), "returns": returns.detach(), "weight": weight}
 
 
 class Learner(DreamerLearner):

@@ -135,7 +135,7 @@ class Behavior(DreamerBehavior):
         start = ModelState(*(part.flatten(0, 1) for part in states))  # [L·N, ...]
         with torch.set_grad_enabled(self.mix < 1):  # REINFORCE needs no gradient through the trajectory
             imagined = imagine(world.rssm, self.actor, start, config.horizon, rng)
-            feat, action = imagined  # [H+1, L·N, F], [H, L·N, A]
+            feat, action = imagined.feat, imagined.action  # [H+1, L·N, F], [H, L·N, A]
             value = self.number.mean(self.target_critic(feat))  # [H+1, L·N]
             reward = self.reward(imagined)  # [H, L·N]
             discount = torch.full_like(reward, config.gamma)
@@ -149,8 +149,9 @@ class Behavior(DreamerBehavior):
         loss = actor_loss(
             logprob, target[1:], value[:-2], entropy, weight[:-1], self.mix, config.actor.ent_coef
         ).flatten()
-        found = reduce_loss(loss, torch.ones_like(loss), Loss__policy_loss=loss)
-        return *found, {"feat": feat[:-1].detach(), "returns": target.detach(), "weight": weight}
+        total, count, logged = reduce_loss(loss, torch.ones_like(loss), Loss__policy_loss=loss)
+        logged |= self.measure(self.critics[0], reward, value, target)
+        return total, count, logged, {"feat": feat[:-1].detach(), "returns": target.detach(), "weight": weight}
 
 
 class Learner(DreamerLearner):

@@ -33,6 +33,7 @@ from torch import Tensor, nn
 from rlcore import protocols
 from rlcore.algorithms.dreamer.agent import DreamerAgent, make_behavior_policy
 from rlcore.algorithms.dreamer.behavior import DreamerBehavior, Imagined, imagine
+from rlcore.algorithms.dreamer.critic import Critic, join
 from rlcore.algorithms.dreamer.dreamer_v3.config import Config
 from rlcore.algorithms.dreamer.latents import CategoricalLatent, categorical_kl, categorical_measures, free_nats
 from rlcore.algorithms.dreamer.learner import DreamerLearner, Segment, memory_and_plan
@@ -135,10 +136,10 @@ class Behavior(DreamerBehavior):
     config: Config
 
     def make_modules(self, context: Context[Config]) -> Sequence[nn.Module]:
-        """Create the scale of returns, which is updated when the actor loss is computed."""
-        self.moments = ReturnScale(context.algo.actor.moments)
-        context.fabric.to_device(self.moments)
-        return [self.moments]
+        """Create the scale of the returns of each critic, which is updated when the actor loss is computed."""
+        self.scales = [context.fabric.to_device(ReturnScale(context.algo.actor.moments)) for _ in self.critics]
+        self.moments = self.scales[0]
+        return self.scales
 
     @property
     def mix(self) -> float:
@@ -164,32 +165,43 @@ class Behavior(DreamerBehavior):
         start = ModelState(*(part.flatten(0, 1) for part in states))  # [L·N, ...]
         with torch.set_grad_enabled(self.mix < 1):  # REINFORCE needs no gradient through the trajectory
             imagined = imagine(world.rssm, self.actor, start, config.horizon, rng)
-            feat, action = imagined  # [H+1, L·N, F], [H, L·N, A]
-            value = self.number.mean(self.critic(feat))  # [H+1, L·N]
-            reward = self.reward(imagined)  # [H, L·N]
+            feat, action = imagined.feat, imagined.action  # [H+1, L·N, F], [H, L·N, A]
+            values = [self.number.mean(critic.network(feat)) for critic in self.critics]  # [H+1, L·N] each
+            rewards = [critic.reward(imagined) for critic in self.critics]  # [H, L·N] each
             continues = imagine_continue(world.predict_continue(feat[1:]), ends)  # [H, L·N]
-            returns = lambda_return(reward, config.gamma * continues, value[1:], config.lmbda)  # [H, L·N]
+            targets = [
+                lambda_return(reward, config.gamma * continues, value[1:], config.lmbda)  # [H, L·N]
+                for reward, value in zip(rewards, values, strict=True)
+            ]
         first = (~terminated).float().flatten().unsqueeze(0)  # the last row of an episode has no next step
         weight = torch.cat([first, config.gamma * continues[:-1].detach()]).cumprod(0)  # [H, L·N]
-        advantage = (returns - value[:-1]) / self.moments(returns, self.ranks)
+        advantages, measures, aux = list[Tensor](), dict[str, Tensor](), dict[str, Tensor]()
+        for critic, scale, reward, value, returns in zip(
+            self.critics, self.scales, rewards, values, targets, strict=True
+        ):
+            advantages.append((returns - value[:-1]) / scale(returns, self.ranks) * critic.weight)
+            measures |= self.measure(critic, reward, value, returns)
+            aux[critic.returns] = returns.detach()
+        advantage = sum(advantages[1:], advantages[0])  # [H, L·N]
         policy = self.actor.policy(feat[:-1].detach())
         objective = (1 - self.mix) * advantage if self.mix < 1 else torch.zeros_like(advantage)
         if self.mix > 0:
             objective = objective + self.mix * policy.logprob(action.detach()) * advantage.detach()
         loss = actor_loss(objective, policy.entropy(), weight, config.actor.ent_coef).flatten()
-        found = reduce_loss(loss, torch.ones_like(loss), Loss__policy_loss=loss)
-        return *found, {"feat": feat[:-1].detach(), "returns": returns.detach(), "weight": weight}
+        total, count, logged = reduce_loss(loss, torch.ones_like(loss), Loss__policy_loss=loss)
+        return total, count, logged | measures, {"feat": feat[:-1].detach(), "weight": weight} | aux
 
-    def critic_objective(self, imagined: dict[str, Tensor]) -> LossTerms:
+    def critic_objective(self, imagined: dict[str, Tensor], critic: Critic | None = None) -> LossTerms:
         """Compute the critic loss (arXiv:2301.04104v1, eq. 10) on imagined states, weighted by cumulative discounts."""
-        feat = imagined["feat"]  # [H, L·N, F]
-        target = self.number.mean(self.target_critic(feat))
-        loss = critic_loss(self.critic(feat), imagined["returns"], target, self.number) * imagined["weight"]
+        feat, critic = imagined["feat"], critic or self.critics[0]  # [H, L·N, F]
+        target = self.number.mean(critic.target_network(feat))
+        loss = critic_loss(critic.network(feat), imagined[critic.returns], target, self.number) * imagined["weight"]
         return reduce_loss(loss.flatten(), torch.ones_like(loss).flatten(), Loss__value_loss=loss.flatten())
 
     def networks(self) -> dict[str, protocols.Stateful]:
-        """Return the components from which another run can start: also the scale of returns."""
-        return {**super().networks(), self.named("moments"): self.moments}
+        """Return the components from which another run can start: also the scales of returns."""
+        names = [join(self.named("moments"), critic.key) for critic in self.critics]
+        return {**super().networks(), **dict(zip(names, self.scales, strict=True))}
 
 
 class Learner(DreamerLearner):

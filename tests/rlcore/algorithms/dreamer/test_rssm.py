@@ -113,9 +113,10 @@ def test_imagine_steps_prior_with_clipped_actions() -> None:
     rssm = make_rssm().float()
     actor = make_actor(rssm)
     start = ModelState(torch.randn(4, 6), rssm.latent.mode(torch.randn(4, 3, 4)))
-    feat, action = imagine(rssm, actor, start, 3, Noise(0, "probe"))
+    feat, action, taken = imagine(rssm, actor, start, 3, Noise(0, "probe"))
     assert feat.shape == (4, 4, 18) and action.shape == (3, 4, 3)
     torch.testing.assert_close(feat[0], start.feat)
+    torch.testing.assert_close(taken, actor.clip(action))
     rng = Noise(0, "probe")
     rng.normal(3, 4, 3)
     noise, state = rssm.noise(rng, 3, 4), start
