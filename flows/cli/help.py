@@ -181,7 +181,7 @@ def _section(title: str, keys: Sequence[Argument], values: Mapping[str, Any]) ->
         default = _default(argument)
         value = at(values, argument.key, default)
         default_text = f"    (default {_text(default)})" if value != default else ""
-        lines.append(f"  {argument.key} = {_text(value)}{default_text}")
+        lines += _hanging("  ", f"{argument.key} = {_text(value)}{default_text}")
         lines += _hanging("      ", f"{_meaning(argument)}. Allowed: {argument.allowed}".lstrip(". "))
     return "\n".join([*lines, ""])
 

@@ -46,7 +46,8 @@ def picture_dreams(run: RunDirectory, path: Path, on_progress: OnProgress | None
     """Play episodes with a checkpoint and write its world model's predictions to the run's media/.
 
         dream_<key>.mp4, .png      for each decoded image key: recorded images, predicted images, and their difference
-        dream_curves.png           recorded and predicted rewards, continuation probabilities and vector observations
+        dream_curves.png           recorded and predicted rewards, continuation probabilities and vector observations,
+                                   and the disagreement of an ensemble
         dream_policy.mp4, .png     dreams with actions of the policy: predicted reward, value and continuation
                                    probability; the video is written only if the model predicts images
 
@@ -323,6 +324,8 @@ def _numbers(obs: Mapping[str, np.ndarray], spec: EnvSpec) -> dict[str, np.ndarr
 def _curves(dreams: Dream, spec: EnvSpec) -> Picture:
     """Draw curves of recorded and predicted rewards, continuation probabilities and vector observations.
 
+    If the learner has an ensemble (Plan2Explore), its disagreement about each recorded step is drawn, too.
+
     There is one row for each of these quantities and one column for each recorded sequence.
     """
     truth, model = (_numbers(prediction.obs, spec) for prediction in (dreams.truth, dreams.model))
@@ -331,9 +334,11 @@ def _curves(dreams: Dream, spec: EnvSpec) -> Picture:
         rows[CONTINUE] = (dreams.truth.continues, dreams.model.continues)
     length = int(dreams.there.sum(0).max())
     names = {f"{min(dreams.seen, length)} steps observed": SEEN_TONE, "recorded": TRUTH, "model": MODEL}
-    drawn = {
+    drawn: dict[str, list[tuple[np.ndarray, str, np.ndarray]]] = {
         name: [(a[:length], TRUTH, dreams.there), (b[:length], MODEL, dreams.there)] for name, (a, b) in rows.items()
     }
+    if dreams.disagreement is not None:
+        drawn["disagreement"] = [(dreams.disagreement[:length], MODEL, dreams.there)]
     return _panels(drawn, names, "time step", min(dreams.seen, length))
 
 

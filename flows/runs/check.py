@@ -19,7 +19,7 @@ from rlcore.config.values import at
 from rlcore.errors import EnvironmentFault, Mistakes, UserError
 from rlcore.nn.network_keys import kind_of
 from rlcore.optim.optimizer_keys import OptimizerConfig
-from rlcore.store.checkpoint import choose, locate, manifest
+from rlcore.store.checkpoint import choose, locate, manifest, resolve
 from rlcore.train.resource_check import check_device, check_resources
 from rlcore.user_code import user_code
 
@@ -82,10 +82,17 @@ def prepare(
     if config.buffer.load_from is not None:
         inputs["load_from"] = _dataset(config, spec)
     if config.init_from:
-        inputs["init_from"], policy = _source(config.init_from)
+        inputs["init_from"], policy = _source(config.init_from, config.algo.fine_tunes)
         from rlcore.evaluation.policy import refuse_other_shapes  # torch
 
+        if config.algo.fine_tunes:
+            _refuse_other_run(policy, config, spec)
         refuse_other_shapes(policy, config, spec)
+    elif config.algo.fine_tunes and not config.checkpoint.resume_from:
+        raise UserError(
+            f"init_from is required: {config.algo.name} starts from the networks of an exploration run; set "
+            "checkpoint.exploration_ckpt_path (or init_from) to that run, one of its checkpoints or a models:/ URI"
+        )
     if config.checkpoint.resume_from:
         from rlcore.train.resume import refuse_unfit  # torch
 
@@ -157,18 +164,27 @@ def _check_model(config: RunConfig) -> None:
     check_address(own or tracking_uri(), "metric.logger.tracking_uri" if own else "MLFLOW_TRACKING_URI")
 
 
-def _source(uri: str) -> tuple[dict[str, Any], LoadedPolicy]:
+def _refuse_other_run(policy: LoadedPolicy, config: RunConfig, spec: EnvSpec) -> None:
+    """Raise a `UserError` if a run cannot be fine-tuned from this policy; the message has all differing keys."""
+    try:
+        config.algo.check_source(policy.description["algo"], policy.spec, spec)
+    except UserError as error:
+        raise UserError(f"init_from={config.init_from}: {error}") from None
+
+
+def _source(uri: str, newest: bool = False) -> tuple[dict[str, Any], LoadedPolicy]:
     """Load the policy whose weights a run starts with; return the origin of the weights and the policy.
 
-    The origin is a dict {given, uri, path, digest}, which is stored in run.json. It contains the local path, because
-    an alias in the registry may later refer to another version.
+    If `uri` is a run, its best checkpoint is chosen; if `newest` is True, its newest one. The origin is a dict {given,
+    uri, path, digest}, which is stored in run.json. It contains the local path, because an alias in the registry may
+    later refer to another version.
     """
-    from rlcore.evaluation.policy import load_policy
+    from rlcore.evaluation.policy import load_policy  # torch
 
     registered = uri.startswith("models:/")
     try:
         path = str(resolve_uri(uri)) if registered else uri
-        found = locate(Path(path), choose)
+        found = locate(Path(path), resolve if newest else choose)
         if found is not None and found != Path(path):
             # Store one checkpoint: the best or newest one may change later, and this run may have to restart.
             path = str(found.absolute())

@@ -55,15 +55,17 @@ class Algorithm:
         package: Python package of the algorithm. Its module `learner` contains agent, losses and learner.
         keys: name of the config module in the package, which defines the class `Config`. SAC, DroQ, CrossQ and SimBa
             have the same package and learner; they differ in their config modules.
+        config: name of the config class in that module. The phases of Plan2Explore have the same module.
     """
 
     package: str
     keys: str = "config"
+    config: str = "Config"
 
     @property
     def Config(self) -> type[AlgorithmConfig]:  # noqa: N802 - named like the class in a module
         """Config class of the algorithm; its module is imported on first use."""
-        return import_module(f"{self.package}.{self.keys}").Config
+        return getattr(import_module(f"{self.package}.{self.keys}"), self.config)
 
     @property
     def learner(self) -> ModuleType:
@@ -94,11 +96,16 @@ ALGORITHMS: dict[str, AlgorithmModule] = {
     **{name: Algorithm(f"{__name__}.sac", name) for name in ("droq", "crossq", "simba")},
     **{name: Algorithm(f"{__name__}.dreamer.{name}") for name in DREAMERS},
     "sac_ae": Algorithm(f"{__name__}.sac.sac_ae"),
+    **{
+        f"p2e_dv{version}_{phase}": Algorithm(f"{__name__}.dreamer.plan2explore", f"p2e_dv{version}", config)
+        for version in (1, 2, 3)
+        for phase, config in (("exploration", "Exploration"), ("finetuning", "FineTuning"))
+    },
 }
 
 
 # Name prefixes of SheepRL's algorithms that are not implemented yet.
-ABSENT = ("p2e", "ppo_decoupled", "sac_decoupled")
+ABSENT = ("ppo_decoupled", "sac_decoupled")
 
 
 def refuse_unknown(name: str) -> None:

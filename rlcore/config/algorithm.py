@@ -27,6 +27,7 @@ class AlgorithmConfig:
     # Parts of the learner that can be registered as models: name in model_manager.models -> key in the learner's state.
     exported_components: ClassVar[Mapping[str, str]] = MappingProxyType({})
 
+    fine_tunes: ClassVar[bool] = False  # a run needs `init_from`; init_from=RUN is then RUN's newest checkpoint
     obeys_masks_with: ClassVar[str] = ""  # key=value with which the policy obeys masks; "" if none
 
     name: str = arg(REQUIRED, "name of the algorithm")
@@ -64,6 +65,22 @@ class AlgorithmConfig:
 
         The message names the config key and how to fix it.
         """
+
+    def check_source(self, algo: Mapping[str, Any], theirs: EnvSpec, spec: EnvSpec) -> None:
+        """Raise UserError if a run cannot start from the networks of another run (`init_from`).
+
+        Args:
+            algo: group `algo` of the other run's config, as nested dicts.
+            theirs: environment of the other run.
+            spec: environment of this run.
+        """
+
+    def list_changes(self, algo: Mapping[str, Any]) -> list[str]:
+        """Return notices about keys that differ from those of the run that `init_from` names.
+
+        `algo` is the group `algo` of that run's config, as nested dicts.
+        """
+        return []
 
     def notices(self, run: RunConfig) -> Iterator[str]:
         """Yield messages for the user about keys whose effect differs from what a user would expect."""

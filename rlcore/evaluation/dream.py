@@ -42,6 +42,8 @@ class Dream:
         there: [L, N] bool; True for recorded time steps, False for the padding after the end of an episode.
         own: predictions for imagined trajectories [H+1, N] with actions of the policy instead of recorded ones. They
             start from the last time step that the model observes, and the actions are the most likely ones.
+        disagreement: [L, N]; how much Plan2Explore's ensemble disagrees about the outcome of each recorded step, if the
+            model observes all time steps before it. None if the learner has no ensemble.
     """
 
     truth: ModelPrediction
@@ -49,6 +51,7 @@ class Dream:
     seen: int
     there: np.ndarray
     own: ModelPrediction
+    disagreement: np.ndarray | None = None
 
 
 def dream(run: RunDirectory, path: Path, on_progress: OnProgress | None = None) -> Dream:
@@ -156,4 +159,5 @@ def look(model: LoadedWorldModel, rows: Mapping[str, np.ndarray], there: np.ndar
     dreamed = ModelState(*(torch.cat([first.unsqueeze(0), after]) for first, after in zip(begin, own, strict=True)))
     predicted, continues = model.decode(whole), (~rows["terminated"]).astype(np.float32)
     truth = ModelPrediction({key: obs[key] for key in predicted.obs}, rows["reward"], continues, None)
-    return Dream(truth, predicted, SEEN, there, model.decode(dreamed))
+    own_prediction = model.decode(dreamed)
+    return Dream(truth, predicted, SEEN, there, own_prediction, model.disagree(obs, rows["action"]))

@@ -12,6 +12,7 @@ from torch import Tensor
 from rlcore.algorithms import ALGORITHMS
 from rlcore.algorithms.dreamer.dense import Dense
 from rlcore.algorithms.dreamer.learner import open_at_first_row
+from rlcore.algorithms.dreamer.plan2explore.ensemble import Ensemble, disagreement
 from rlcore.algorithms.dreamer.rssm import ModelState
 from rlcore.algorithms.dreamer.world_keys import WORLD
 from rlcore.config.build import build
@@ -20,6 +21,8 @@ from rlcore.evaluation.loaded_policy import algorithm_of
 from rlcore.functional.noise import Noise
 from rlcore.functional.tree import map_leaves
 from rlcore.spec import ArraySpec, EnvSpec
+
+SIZED_BY = "members.0.output.bias"  # parameter of an ensemble whose length is the size of a prediction
 
 
 class ModelPrediction(NamedTuple):
@@ -48,8 +51,8 @@ class LoadedWorldModel:
 
     Args:
         description: description of the policy, as for `LoadedPolicy`.
-        parts: name of a component of the learner -> its state_dict: `agent` and `critic`. If only a world model was
-            registered: `world_model`; actor and critic are then not available.
+        parts: name of a component of the learner -> its state_dict: `agent`, `critic`, and `ensembles` of Plan2Explore.
+            If only a world model was registered: `world_model`; actor, critic and ensemble are then not available.
         seed: seed of the noise for stochastic states and for sampled actions.
 
     Raises:
@@ -76,6 +79,13 @@ class LoadedWorldModel:
             self._critic = Dense(self.world.feat_size, config.critic.layers, torch.Generator(), outputs)
             self._critic.load_state_dict(parts["critic"])
             self._critic.requires_grad_(False).eval()
+        self._ensemble: Ensemble | None = None
+        if "ensembles" in parts:
+            inputs, size = self.world.feat_size + self.world.rssm.actions, len(parts["ensembles"][SIZED_BY])
+            group = config.ensembles
+            self._ensemble = Ensemble(group.n, inputs, size, group.layers, torch.Generator())
+            self._ensemble.load_state_dict(parts["ensembles"])
+            self._ensemble.requires_grad_(False).eval()
         self._rng = Noise(seed, "dream")
 
     @torch.no_grad()
@@ -156,6 +166,17 @@ class LoadedWorldModel:
         value = self.agent.number.mean(self._critic(feat)) if self._critic is not None else None
         predictions = (None if part is None else part.reshape(lead).numpy() for part in (continues, value))
         return ModelPrediction(obs, self.world.predict_reward(feat).reshape(lead).numpy(), *predictions)
+
+    @torch.no_grad()
+    def disagree(self, obs: Mapping[str, Any], action: Any) -> np.ndarray | None:
+        """Return how much Plan2Explore's ensemble disagrees about the outcome of recorded steps, [T, B].
+
+        The arguments are those of `observe`. The result is None if no ensemble was loaded.
+        """
+        if self._ensemble is None:
+            return None
+        states = self.observe(obs, action)
+        return disagreement(self._ensemble(states.feat, self._flat(action, *states.deter.shape[:2]))).numpy()
 
     def _rows(self, obs: Mapping[str, Any], key: str) -> Tensor:
         """Return the observations of a key as a tensor [T, B, *shape]."""

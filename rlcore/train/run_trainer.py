@@ -91,7 +91,10 @@ class RunTrainer:
             return
         config = self.training.config  # this copy has absolute paths
         if source := config.init_from:  # weights and normalization statistics, but no optimizers, counters or envs
-            log.info("%s", start_from(self.learner, read_source(source).parts, source))
+            found = read_source(source)
+            log.info("%s", start_from(self.learner, found.parts, source))
+            for notice in config.algo.list_changes(found.description.get("algo", {})):
+                log.warning("init_from=%s: %s", source, notice)
             self.learner.sync_weights(self.training.behavior_policy)
         if config.buffer.load_from:
             self.training.remember(config.buffer.load_from)

@@ -26,7 +26,8 @@ def test_metric_names_are_those_that_are_reported(algo: str, env_id: str) -> Non
     known = training.config.algo.metric_names()
     assert known is not None and reported <= known
     # Only an exploration with a schedule, an algorithm with random actions, and action masks report these.
-    assert known - reported <= {"Params/exploration_amount", "Params/random_actions", "Info/allowed_choices"}
+    amounts = {f"Params/exploration_amount{of}" for of in ("", "_task", "_exploration")}
+    assert known - reported <= amounts | {"Params/random_actions", "Info/allowed_choices"}
 
 
 @pytest.mark.parametrize("algo", ["ppo", "a2c", "ppo_recurrent"])

@@ -107,6 +107,8 @@ DREAMER_V3_5 = DREAMER | {
     "buffer__type": "sequential",
     "buffer__prioritize_ends": False,
 }
+# An ensemble, and a second actor with two critics.
+PLAN2EXPLORE = {"algo__ensembles__n": 3, "algo__ensembles__dense_units": 8, "algo__ensembles__mlp_layers": 1}
 # Two frames, stacked when they are read; an encoder that two optimizers train.
 SAC_AE = {
     "algo": "sac_ae",
@@ -146,6 +148,9 @@ ALGORITHMS = {
     "dreamer_v2": DREAMER_V2,
     "dreamer_v3": DREAMER,
     "dreamer_v3_5": DREAMER_V3_5,
+    "p2e_dv1_exploration": DREAMER_V1 | PLAN2EXPLORE | {"algo": "p2e_dv1_exploration"},
+    "p2e_dv2_exploration": DREAMER_V2 | PLAN2EXPLORE | {"algo": "p2e_dv2_exploration"},
+    "p2e_dv3_exploration": DREAMER | PLAN2EXPLORE | {"algo": "p2e_dv3_exploration"},
     "sac_ae": SAC_AE,
     "reinforce": REINFORCE,
 }
@@ -267,6 +272,9 @@ OTHERS = {
     "dreamer_v2": "Pendulum-v1",
     "dreamer_v3": "CartPole-v1",
     "dreamer_v3_5": "CartPole-v1",
+    "p2e_dv1_exploration": "Pendulum-v1",
+    "p2e_dv2_exploration": "CartPole-v1",
+    "p2e_dv3_exploration": "Pendulum-v1",
     "sac_ae": "known/Dot-v0",
     "sac": "Pendulum-v1",
     "droq": "Pendulum-v1",

@@ -50,5 +50,10 @@ def test_killed_dreamer_v1_resumes_to_same_bits(tmp_path: Path) -> None:
 
 
 @soak
+def test_killed_exploration_resumes_to_same_bits(tmp_path: Path) -> None:
+    check("Pendulum-v1", ("in-process",), tmp_path, "p2e_dv3_exploration")
+
+
+@soak
 def test_killed_sac_ae_on_images_resumes_to_same_bits(tmp_path: Path) -> None:
     check("known/Dot-v0", ("in-process",), tmp_path, "sac_ae")

@@ -104,7 +104,7 @@ class DreamerBehavior:
         reads: Sequence[nn.Module] = (),
         name: str = "",
     ) -> None:
-        config = self.config = context.algo
+        self.config = context.algo
         self.ranks, self.world, self.actor, self.number = context.ranks, world, actor, number
         self.name = self.suffix = name
         self.critics = list[Critic]()

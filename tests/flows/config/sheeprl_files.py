@@ -22,6 +22,8 @@ DROPPED = {
     "sync_on_compute": "metric.sync_on_compute",
     "algo compile": "algo.compile",
     "env wrapper": "env.wrapper._target_",
+    "buffer load_from_exploration": "buffer.load_from_exploration",
+    "exploration_ckpt_path": "checkpoint.exploration_ckpt_path",
 }
 
 

@@ -72,6 +72,19 @@ PRESETS = (
     "droq",
     "droq_mujoco",
     "droq_pendulum",
+    "p2e_dv1_exploration",
+    "p2e_dv1_exploration_point_mass",
+    "p2e_dv1_finetuning",
+    "p2e_dv1_finetuning_point_mass",
+    "p2e_dv2_exploration",
+    "p2e_dv2_exploration_point_mass",
+    "p2e_dv2_finetuning",
+    "p2e_dv2_finetuning_point_mass",
+    "p2e_dv3_exploration",
+    "p2e_dv3_exploration_point_mass",
+    "p2e_dv3_finetuning",
+    "p2e_dv3_finetuning_point_mass",
+    "p2e_dv3_zero_shot",
     "ppo",
     "ppo_acrobot",
     "ppo_atari",
@@ -137,7 +150,8 @@ def test_presets_match_documented_list():
 @pytest.mark.parametrize("name", PRESETS)
 def test_compose_of_preset_causes_no_notice(name):
     config, tree = compose([f"exp={name}"])
-    assert config.algo.name == max((algo for algo in ALGORITHMS if name.startswith(algo)), key=len)
+    of_name = "p2e_dv3_exploration" if name == "p2e_dv3_zero_shot" else name
+    assert config.algo.name == max((algo for algo in ALGORITHMS if of_name.startswith(algo)), key=len)
     assert build_config(tree) == config
     # Expected for SheepRL's budgets and benchmarks: incomplete iterations, and models that are not registered.
     expected = ("algo.total_steps=", "model_manager.disabled=true: ")

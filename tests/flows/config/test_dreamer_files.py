@@ -73,8 +73,26 @@ def test_dreamer_presets_match_sheeprl_presets(name: str) -> None:
             assert value_at(tree, key.split(" ")) == (changed | CHANGED).get(key, translate_value(value)), key
 
 
+def test_sheeprl_finetuning_file_names_exploration_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["checkpoint.exploration_ckpt_path=runs/explored", "buffer.load_from_exploration=true"]
+    config, tree = compose_files(FILES["p2e_dv3_finetuning"], tmp_path, monkeypatch, *words)
+    assert config.init_from == config.buffer.load_from == "runs/explored"
+    assert "exploration_ckpt_path" not in tree["checkpoint"] and "load_from_exploration" not in tree["buffer"]
+
+
 @pytest.mark.parametrize(("version", "count"), [("1", 3), ("2", 4), ("3", 5), ("3_5", 5)])
 def test_parts_of_dreamer_match_sheeprl(version: str, count: int) -> None:
     # From SheepRL's model_manager files.
     parts = ["world_model", "actor", "critic", "target_critic", "moments"][:count]
     assert parts_of(compose([f"exp=dreamer_v{version}"])[0]) == parts
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_parts_of_p2e_match_sheeprl(version: int) -> None:
+    # From SheepRL's model_manager files.
+    each = ["critic", "target_critic", "moments"][:version]
+    task = {"world_model", "actor_task", *(f"{part}_task" for part in each)}
+    critics = ("_intrinsic", "_extrinsic") if version == 3 else ("",)
+    own = {"ensembles", "actor_exploration", *(f"{part}_exploration{key}" for part in each for key in critics)}
+    assert {*parts_of(compose([f"exp=p2e_dv{version}_exploration"])[0])} == task | own
+    assert {*parts_of(compose([f"exp=p2e_dv{version}_finetuning"])[0])} == task

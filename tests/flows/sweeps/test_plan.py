@@ -34,6 +34,10 @@ def test_every_algorithm_has_sweep_preset() -> None:
 @pytest.mark.parametrize("preset", presets())
 def test_check_plan_accepts_every_preset(preset: str) -> None:
     sweep_plan = plan([f"sweep={preset}"])
+    if preset.endswith("_finetuning"):  # needs an exploration run
+        with pytest.raises(UserError, match="init_from is required"):
+            check_plan(sweep_plan)
+        return
     config = check_plan(sweep_plan).first
     assert config.algo.total_steps == sweep_plan.config.budget
     assert preset.startswith(config.algo.name)

@@ -1,7 +1,7 @@
 """Write the resolved config files of SheepRL, for the tests of tests/flows/config.
 
-dreamer_files.json  for every `exp` of a Dreamer: path of a key, separated by spaces -> value, of all groups but
-                    Hydra's own
+dreamer_files.json  for every `exp` of a Dreamer or of Plan2Explore: path of a key, separated by spaces -> value, of
+                    all groups but Hydra's own
 other_files.json    the same of PPO, A2C and SAC; and for `env`, as `env=NAME`, of exp=ppo with it
 """
 
@@ -38,7 +38,7 @@ def leaves(exp: str, *words: str) -> dict[str, Any]:
 def main() -> None:
     folder = resources.files("sheeprl.configs") / "exp"
     names = sorted(path.name.removesuffix(".yaml") for path in folder.iterdir())
-    versions = ("dreamer_v1", "dreamer_v2", "dreamer_v3")
+    versions = ("dreamer_v1", "dreamer_v2", "dreamer_v3", "p2e_")
     dreamers = {name: leaves(name) for name in names if name.startswith(versions)}
     others = {name: leaves(name) for name in EXPERIMENTS}
     others |= {f"env={name}": leaves("ppo", f"env={name}") for name in ENVIRONMENTS}

@@ -21,7 +21,7 @@ from rlcore.train.trainer import Trainer
 from tests.rlcore.envs import probe_envs
 from tests.runs import prepare
 
-DREAMERS = ("dreamer_v1", "dreamer_v2", "dreamer_v3")
+DREAMERS = [name for name in ALGORITHMS if name.startswith(("dreamer", "p2e"))]
 ON_POLICY = ("ppo", "a2c", "ppo_recurrent")
 OBEYS = dict.fromkeys(DREAMERS, "algo.actor.cls=masked_actor") | dict.fromkeys(ON_POLICY, "algo.action_masks=true")
 

@@ -42,6 +42,9 @@ class Line:
         x = state.deter + moves.cumsum(0)
         return ModelState(x, torch.zeros_like(x)), moves.numpy()
 
+    def disagree(self, obs: dict[str, np.ndarray], action: np.ndarray) -> None:
+        """Return None: the model has no ensemble."""
+
     def decode(self, state: ModelState) -> ModelPrediction:
         x = state.deter.numpy()
         return ModelPrediction({"state": x}, 2 * x[..., 0], np.ones_like(x[..., 0]), 10 * x[..., 0])

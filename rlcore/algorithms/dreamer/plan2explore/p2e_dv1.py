@@ -1,0 +1,79 @@
+"""Plan2Explore DV1: Planning to Explore via Self-Supervised World Models. Sekar et al. 2020, arXiv:2005.05960.
+
+Config keys of both phases on Dreamer V1, with SheepRL's names and defaults. The learner is in `learner.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from rlcore.algorithms.dreamer.dreamer_v1 import config as dreamer_v1
+from rlcore.algorithms.dreamer.plan2explore.config import (
+    EXPLORATION_PARTS,
+    PARTS,
+    EnsembleKeys,
+    ExplorationConfig,
+    FineTuningConfig,
+)
+from rlcore.algorithms.dreamer.world_keys import DenseKeys, HiddenKeys
+from rlcore.config.schema import arg, other_default
+from rlcore.optim.optimizer_keys import OptimizerConfig
+
+
+@dataclass(frozen=True)
+class EnsemblesConfig(DenseKeys, EnsembleKeys):
+    """Config keys of the ensemble, whose models predict the features of the next observation, and its optimizer."""
+
+    optimizer: OptimizerConfig = arg(OptimizerConfig(lr=3e-4, eps=1e-5, weight_decay=1e-6), "optimizer of the ensemble")
+
+
+@dataclass(frozen=True)
+class RecurrentConfig(dreamer_v1.RecurrentConfig):
+    """Config keys of the recurrent cell, and of the dense layer before it. Both have `recurrent_state_size` units."""
+
+    recurrent_state_size: int = other_default(dreamer_v1.RecurrentConfig, "recurrent_state_size", 400)
+
+
+@dataclass(frozen=True)
+class HiddenConfig(HiddenKeys):
+    """Config keys of a network with one hidden layer."""
+
+    hidden_size: int = other_default(HiddenKeys, "hidden_size", 400)
+
+
+@dataclass(frozen=True)
+class WorldModelConfig(dreamer_v1.WorldModelConfig):
+    """Config keys of the world model and its optimizer."""
+
+    stochastic_size: int = other_default(dreamer_v1.WorldModelConfig, "stochastic_size", 60)
+    recurrent_model: RecurrentConfig = other_default(dreamer_v1.WorldModelConfig, "recurrent_model", RecurrentConfig())
+    transition_model: HiddenConfig = other_default(dreamer_v1.WorldModelConfig, "transition_model", HiddenConfig())
+    representation_model: HiddenConfig = other_default(
+        dreamer_v1.WorldModelConfig, "representation_model", HiddenConfig()
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exploration(dreamer_v1.Config, ExplorationConfig):
+    """Config keys of the exploration phase on Dreamer V1."""
+
+    exported_components: ClassVar[Mapping[str, str]] = EXPLORATION_PARTS
+
+    name: str = arg("p2e_dv1_exploration", "name of the algorithm", choices=("p2e_dv1_exploration",))
+    intrinsic_reward_multiplier: float = other_default(ExplorationConfig, "intrinsic_reward_multiplier", 10_000.0)
+    world_model: WorldModelConfig = arg(WorldModelConfig(), "world model")
+    ensembles: EnsemblesConfig = arg(EnsemblesConfig(), "ensemble of one-step models")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FineTuning(dreamer_v1.Config, FineTuningConfig):
+    """Config keys of the fine-tuning phase on Dreamer V1."""
+
+    exported_components: ClassVar[Mapping[str, str]] = PARTS
+
+    name: str = arg("p2e_dv1_finetuning", "name of the algorithm", choices=("p2e_dv1_finetuning",))
+    intrinsic_reward_multiplier: float = other_default(FineTuningConfig, "intrinsic_reward_multiplier", 10_000.0)
+    world_model: WorldModelConfig = arg(WorldModelConfig(), "world model")
+    ensembles: EnsemblesConfig = arg(EnsemblesConfig(), "ensemble of one-step models (exploration phase)")

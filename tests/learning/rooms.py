@@ -1,0 +1,76 @@
+"""Three rooms in a row, and the question whether an ensemble disagrees more about cells that were never visited."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from gymnasium import spaces
+
+from rlcore.algorithms.dreamer.plan2explore.ensemble import disagreement
+from rlcore.functional.noise import Noise
+
+ROWS, COLUMNS, STEPS = 5, 15, 60
+WALLS = {(row, column) for column, door in ((5, 1), (10, 3)) for row in range(ROWS) if row != door}
+CELLS = [(row, column) for row in range(ROWS) for column in range(COLUMNS) if (row, column) not in WALLS]
+MOVES = ((0, 1), (0, -1), (1, 0), (-1, 0))
+
+
+def show(cell: tuple[int, int]) -> np.ndarray:
+    """Return the observation of a cell: its row and its column, one-hot each."""
+    return np.concatenate([np.eye(ROWS)[cell[0]], np.eye(COLUMNS)[cell[1]]]).astype(np.float32)
+
+
+class Rooms(gym.Env[np.ndarray, int]):
+    """Three rooms of five rows, connected by doors of one cell. Episodes start in the first room, without reward."""
+
+    observation_space = spaces.Box(0, 1, (ROWS + COLUMNS,), np.float32)
+    action_space = spaces.Discrete(len(MOVES))
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.cell, self.count = (2, 0), 0
+        return show(self.cell), {}
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        there = tuple(np.add(self.cell, MOVES[action]).tolist())
+        self.cell, self.count = there if there in CELLS else self.cell, self.count + 1
+        return show(self.cell), 0.0, False, self.count == STEPS, {}
+
+
+gym.register("Test/Rooms-v0", Rooms)
+
+
+def disagreement_of_cells(learner: Any) -> np.ndarray:
+    """Return the disagreement about the outcome of a step from each cell, averaged over actions, [cells]."""
+    world, count = learner.agent.world, len(CELLS)
+    obs = {"state": torch.from_numpy(np.stack([show(cell) for cell in CELLS]))}
+    with torch.no_grad():
+        carry = learner.agent.act(
+            learner.agent.initial(count), obs, torch.ones(count, dtype=torch.bool), Noise(0, "p")
+        )[0]
+        feat = torch.cat([carry["stoch"], carry["deter"]], -1)
+        actions = torch.eye(world.rssm.actions)
+        each = [disagreement(learner.ensembles(feat, action.expand(count, -1))) for action in actions]
+    return torch.stack(each).mean(0).numpy()
+
+
+def area_under_curve(values: np.ndarray, positive: np.ndarray) -> float:
+    """Return the probability that a positive sample has a larger value than a negative one (AUROC); ties count half."""
+    pairs = values[positive][:, None] - values[~positive][None]
+    return float(((pairs > 0) + 0.5 * (pairs == 0)).mean())
+
+
+def explore_rooms(training: Any, steps: int) -> tuple[float, list[float]]:
+    """Train on random actions; return the AUROC of unseen cells, and the loss of the ensemble in each gradient step."""
+    training.plan = training.plan._replace(random_steps=10**9)
+    losses = list[float]()
+    while training.policy_steps < steps:
+        training.collect()
+        losses += [float(metrics["Loss/ensemble_loss"]) for metrics in training.take_gradient_steps()]
+    rows = training.buffer.copy_rows().obs["state"].flatten(0, -2).numpy()
+    seen = {(int(row[:ROWS].argmax()), int(row[ROWS:].argmax())) for row in rows}
+    unseen = np.array([cell not in seen for cell in CELLS])
+    return area_under_curve(disagreement_of_cells(training.learner), unseen), losses
