@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import ClassVar
 
@@ -103,6 +104,7 @@ class DreamerAgent(WorldAgent):
             cell, other norms or other CNNs.
     """
 
+    make_actor: Callable[..., LatentActor]
     networks: ClassVar[Networks] = DEFAULT
 
     def __init__(

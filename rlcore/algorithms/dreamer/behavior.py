@@ -92,6 +92,8 @@ class DreamerBehavior:
     """
 
     config: DreamerConfig
+    critics: list[Critic]
+    suffix: str
 
     def __init__(
         self,

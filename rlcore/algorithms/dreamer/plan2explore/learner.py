@@ -62,6 +62,9 @@ class Exploration(DreamerLearner):
     The heads for reward and continue learn from detached model states, so the task does not shape the world model.
 
     Attributes:
+        config: config of the algorithm.
+        agent: agent with the task actor, which is evaluated and registered.
+        detached_heads: heads whose losses do not train the model states (`DreamerLearner.detached_heads`).
         distance: loss of one prediction of a model; it is summed over the models.
     """
 
