@@ -214,7 +214,7 @@ class DreamerConfig(ReplayConfig):
                 f"env.frame_stack={run.env.frame_stack}: {self.name} uses only the newest frame; its recurrent state "
                 "represents the past"
             )
-        rows, width, buffer = self.sequence_rows, run.width, run.buffer
+        rows, width, buffer = self.per_rank_sequence_length, run.width, run.buffer
         if buffer.online and self.replay_ratio * self.per_rank_batch_size * rows < 1:
             yield (
                 f"buffer.online=true: every {rows} rows complete a new sequence, but algo.replay_ratio="
