@@ -130,7 +130,8 @@ def main() -> None:
                 results[key]["seeds"][str(seed)] = figures
                 results[key]["day"] = time.strftime("%Y-%m-%d")
                 write_json(kept, {known: results[known] for known in TASKS if known in results})
-                (arguments.results / "learning_rl8.md").write_text(page(results))
+                if any(len(of["seeds"]) > 1 for of in results.values()):  # an interval needs two seeds
+                    (arguments.results / "learning_rl8.md").write_text(page(results))
 
 
 if __name__ == "__main__":
