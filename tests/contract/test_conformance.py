@@ -29,7 +29,7 @@ from rlcore.functional.tree import leaves, name_leaves
 from rlcore.optim.flat import FlatParameters
 from rlcore.optim.optimizer import Optimizer
 from rlcore.optim.traced import TracedGradient
-from rlcore.train import trainer
+from rlcore.train import loop
 from rlcore.train.components import find_all, parameters
 from tests.contract.checks import conformance_checks
 from tests.contract.test_registry import PAIRS, SETTINGS
@@ -193,7 +193,7 @@ PARTS, LEARN = a2c.Learner.components, a2c.Learner.update
         (conformance.two_ranks_learn_as_one, a2c, "standardize", standardize_per_rank),
         (conformance.two_ranks_learn_as_one, RunningMoments, "update", update_moments_per_rank),
         (conformance.two_ranks_learn_as_one, a2c.Learner, "loss", loss_divided_per_rank),
-        (conformance.interrupted_ranks_equal_uninterrupted, trainer, "parts_of_this_rank", parts_of_first_rank),
+        (conformance.interrupted_ranks_equal_uninterrupted, loop, "parts_of_this_rank", parts_of_first_rank),
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )
