@@ -274,7 +274,8 @@ def _add_servers(group: Any) -> None:
     command.add_argument("--port", type=int, default=5000, metavar="N", help="port on this machine (default: 5000)")
     about = "serve a registered model over HTTP, protected by a password"
     command = _add(group, "serve", "flows.cli.serving:serve", about)
-    command.add_argument("model", help="registered model: models:/NAME@ALIAS or models:/NAME/VERSION")
+    about = "registered model: models:/NAME@ALIAS or models:/NAME/VERSION; if it needs a plugin, add plugins=[MODULE]"
+    command.add_argument("model", help=about)
     command.add_argument("--port", type=int, default=5001, metavar="N", help="port on this machine (default: 5001)")
 
 

@@ -6,11 +6,13 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from flows.cli.train_command import without_tracebacks
 from flows.process.exits import name_continuation
 from flows.report.command_lines import short_path
+from flows.report.sentences import describe
+from flows.runs.listeners import announce, subscribe
 from flows.runs.warm import warm_trainers
 from flows.sweeps import WORKER
 from flows.sweeps.plan import SweepConfig, presets
@@ -39,18 +41,22 @@ def sweep(overrides: Sequence[str]) -> None:
     """Create a sweep (a hyperparameter search) from overrides and run it until it ends."""
     check_servers()
     with _soon():
-        from flows.sweeps.creating import new_sweep  # Optuna
+        with _checking():
+            from flows.sweeps.creating import new_sweep  # Optuna
 
-        _drive(*new_sweep(overrides))
+            algo, folder = new_sweep(overrides)
+        _drive(algo, folder)
 
 
 def resume(name: str, overrides: Sequence[str], failed: bool = False) -> None:
     """Resume the sweep `name` after changing the settings in `overrides`; with `failed`, repeat failed trials, too."""
     check_servers()
     with _soon():
-        from flows.sweeps.creating import change_sweep  # Optuna
+        with _checking():
+            from flows.sweeps.creating import change_sweep  # Optuna
 
-        _drive(*change_sweep(name, overrides, failed))
+            algo, folder = change_sweep(name, overrides, failed)
+        _drive(algo, folder)
 
 
 @contextmanager
@@ -60,6 +66,17 @@ def _soon() -> Iterator[None]:
     Their imports take seconds; meanwhile this process checks the settings of the sweep.
     """
     with prefect_api_soon(), warm_trainers(WORKER):
+        yield
+
+
+@contextmanager
+def _checking() -> Iterator[None]:
+    """Context manager that prints what is waited for if checking the settings takes long."""
+
+    def show(kind: str, facts: dict[str, Any]) -> None:
+        print_safely(describe(kind, facts) or "", file=sys.stderr)
+
+    with subscribe(show), announce("importing Optuna and checking the settings"):
         yield
 
 
