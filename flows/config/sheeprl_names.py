@@ -211,6 +211,8 @@ def _algorithm(node: Tree, place: str) -> None:
     module = ALGORITHMS.get(str(node.get("name")))
     if "world_model" in node and not (module and "player" in {field.name for field in fields(module.Config)}):
         node.pop("player", None)  # its only key repeats a key of the world model
+    if isinstance(node.get("player"), dict):
+        node["player"].pop("discrete_size", None)  # repeats a key of the world model, too
     for argument in arguments(module.Config) if module else ():
         group, _, last = argument.key.rpartition(".")
         part = at(node, group) if group else node

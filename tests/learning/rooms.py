@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import gymnasium as gym
@@ -65,7 +66,7 @@ def area_under_curve(values: np.ndarray, positive: np.ndarray) -> float:
 
 def explore_rooms(training: Any, steps: int) -> tuple[float, list[float]]:
     """Train on random actions; return the AUROC of unseen cells, and the loss of the ensemble in each gradient step."""
-    training.plan = training.plan._replace(random_steps=10**9)
+    training.plan = dataclasses.replace(training.plan, random_steps=10**9)
     losses = list[float]()
     while training.policy_steps < steps:
         training.collect()
