@@ -65,11 +65,12 @@ def refuse_absent_keys(tree: dict[str, Any]) -> None:
     name, mistakes = at(tree, "algo.name"), Mistakes()
     if not isinstance(name, str) or name not in ALGORITHMS:
         return  # reported when the config is built
-    known = [argument.key for argument in (*arguments(RunConfig), *arguments(ALGORITHMS[name].Config, "algo."))]
+    of_algorithm = [argument.key for argument in arguments(ALGORITHMS[name].Config, "algo.")]
+    known = [*of_algorithm, *(argument.key for argument in arguments(RunConfig))]
     for key, reason in ABSENT_KEYS.items():
         leaf, value = first_leaf(key, at(tree, key, REQUIRED))
-        # A known key can be a mapping, which has keys of its own.
-        if value is REQUIRED or any(f"{own}.".startswith(f"{leaf}.") or leaf.startswith(f"{own}.") for own in known):
+        in_mapping = any(leaf.startswith(f"{own}.") for own in of_algorithm)  # such as algo.loss_scales
+        if value is REQUIRED or in_mapping or any(f"{own}.".startswith(f"{leaf}.") for own in known):
             continue
         if not isinstance(reason, str):
             supported = any(other.startswith(tuple(reason)) for other in ALGORITHMS)
