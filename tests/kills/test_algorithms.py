@@ -40,6 +40,11 @@ def test_killed_dreamer_v3_resumes_to_same_bits(tmp_path: Path) -> None:
 
 
 @soak
+def test_killed_dreamer_v3_5_with_stored_states_resumes_to_same_bits(tmp_path: Path) -> None:
+    check("CartPole-v1", ("in-process",), tmp_path, "dreamer_v3_5")
+
+
+@soak
 def test_killed_dreamer_v2_with_exploration_resumes_to_same_bits(tmp_path: Path) -> None:
     check("Pendulum-v1", ("subprocess",), tmp_path, "dreamer_v2")
 
