@@ -65,7 +65,7 @@ def update_until_stop(learner: module.Learner, batch: Batch, rng: np.random.Gene
     return logged
 
 
-def state(learner: module.Learner) -> list[bytes]:
+def state(learner: module.Learner) -> tuple[bytes, bytes]:
     return nested_state.encode({"agent": learner.agent.state_dict(), "optimizer": learner.optimizer.state_dict()})
 
 
