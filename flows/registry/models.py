@@ -76,7 +76,8 @@ def parts_of(config: RunConfig) -> list[str]:
 
     They are the components that the algorithm can export and that have a value in `model_manager.models`.
     """
-    return [part for part in config.algo.exported_components if config.model_manager.models.get(part) is not None]
+    made = [part for part in config.algo.exported_components if part not in config.algo.absent_components]
+    return [part for part in made if config.model_manager.models.get(part) is not None]
 
 
 def check_models(config: RunConfig) -> None:

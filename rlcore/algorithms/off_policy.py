@@ -92,8 +92,8 @@ class ReplayConfig(AlgorithmConfig):
         """Return the number of policy steps at the start of training for which no gradient steps are due.
 
         One iteration takes one policy step in each environment, followed by the gradient steps that are due. Gradient
-        steps start in the last iteration with random actions. If some environment has not stored the required number of
-        rows by then, they start in the iteration in which it has.
+        steps start in the last iteration of the first `learning_starts` policy steps. If some environment has not
+        stored the required number of rows by then, they start in the iteration in which it has.
 
         Args:
             width: number of environments of all ranks.

@@ -45,6 +45,11 @@ class AlgorithmConfig:
         choices=("auto", True, False),
     )
 
+    @property
+    def absent_components(self) -> frozenset[str]:
+        """Names in `exported_components` of the components that a run with these settings does not have."""
+        return frozenset()
+
     def check(self, prefix: str) -> None:
         """Raise UserError if values of this group contradict each other.
 

@@ -166,8 +166,8 @@ class Optimizer:
         for part, factor in self.clip(gradient, self.parameters.vector):
             part.mul_(factor)
         self.drop()
-        if self.scale and not self.scale.adapt(norm):
-            return norm
+        if self.scale and ((unless is not None and bool(unless)) or not self.scale.adapt(norm)):
+            return norm  # float16 reads values of the device in any case
         own = [self.parameters.vector, *self.slots.values(), self.count]
         before = [] if unless is None else [tensor.clone() for tensor in own]
         self.count.add_(1)

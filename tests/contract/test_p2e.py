@@ -211,3 +211,16 @@ def test_finetuning_reports_other_values_of_exploration() -> None:
     assert "algo.gamma=0.996996996996997 (here 0.5)" in notice and "ensembles" not in notice
     same_values = config("p2e_dv3_finetuning", learning_starts=40).algo
     assert same_values.list_changes(plain(config("p2e_dv3_exploration").algo)) == []
+
+
+@always
+def test_components_of_critic_with_weight_0_are_absent() -> None:
+    critics = {
+        "intrinsic": {"weight": 1.0, "reward_type": "intrinsic"},
+        "extrinsic": {"weight": 0.0, "reward_type": "task"},
+    }
+    run = config("p2e_dv3_exploration", critics_exploration=critics)
+    exported = run.algo.exported_components.keys() - run.algo.absent_components
+    state = Trainer(run, compiled=False).learner.components()
+    assert all(run.algo.exported_components[part].partition(".")[0] in state for part in exported)
+    assert "critic_exploration_extrinsic" not in exported

@@ -164,7 +164,15 @@ class FineTuningConfig(Plan2ExploreConfig):
 
         `algo` is the group `algo` of that run's config, as nested dicts.
         """
-        of_phase = ("name", "total_steps", "learning_starts", "player.", "ensembles.", "critics_exploration.")
+        of_phase = (
+            "name",
+            "total_steps",
+            "learning_starts",
+            "player.",
+            "ensembles.",
+            "critics_exploration",
+            "intrinsic_reward",
+        )
         others = [text for key, text in self._differences(algo) if not key.startswith(of_phase)]
         return [f"the exploration run had other values: {', '.join(others)}"] if others else []
 

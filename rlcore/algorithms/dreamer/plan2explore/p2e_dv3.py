@@ -88,6 +88,11 @@ class Exploration(dreamer_v3.Config, ExplorationConfig, CriticsKeys):
             )
 
     @property
+    def absent_components(self) -> frozenset[str]:
+        """Names in `exported_components` of the components that a run with these settings does not have."""
+        return frozenset(f"{part}_{key}" for key in DEFAULT if key not in self.goals for part in NETWORKS)
+
+    @property
     def goals(self) -> Mapping[str, tuple[str, float]]:
         """Rewards of the exploration actor: name of the critic -> kind of the reward, and weight (their sum is 1)."""
         made = {name: build(ExplorationCritic, keys) for name, keys in self.critics_exploration.items()}
