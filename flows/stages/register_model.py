@@ -14,7 +14,7 @@ from flows.registry.contest import against_champion, against_random, play_candid
 from flows.registry.gate import EPISODES, GateVerdict
 from flows.report.sentences import number
 from flows.runs.lineage import lineage
-from flows.runs.listeners import emit
+from flows.runs.listeners import announce, emit
 from flows.runs.milestones import is_registered
 from flows.runs.series import write_model
 from flows.runs.with_torch import with_torch
@@ -54,7 +54,8 @@ def register_model(run: RunDirectory) -> dict[str, Any]:
         write_model(run, result)  # DVC requires the file
         emit("registered", result)
         return result
-    with locks_in_a_sentence(store_of(run), "training has finished, but the model is not registered yet"):
+    unfinished = "training has finished, but the model is not registered yet"
+    with locks_in_a_sentence(store_of(run), unfinished), announce("registering the model in MLflow"):
         return _register(run, registry.model_name(config))
 
 
