@@ -98,7 +98,7 @@ def test_with_torch_uses_trainer_at_any_time(run: RunDirectory) -> None:
     events: list[tuple[str, Any]] = []
     with subscribe(lambda kind, facts: events.append((kind, facts))):
         assert with_torch(run, f"{HERE}.pid") == trainer.process.pid
-    assert events == [("stage", {"doing": "in run"})]
+    assert events[-1] == ("stage", {"doing": "in run"})  # possibly after a message about a slow start
     for kind, expected in (("UserError", UserError), ("DiskFault", DiskFault), ("KeyError", KeyError)):
         with pytest.raises(expected, match="the reason"):
             with_torch(run, f"{HERE}.fail", kind)

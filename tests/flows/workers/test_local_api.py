@@ -69,7 +69,7 @@ def test_own_server_restarts_at_same_address(messages: list[str], stand_in: list
         os.kill(first, signal.SIGKILL)
         second = answering(api.url)  # without a pause: no connection is refused in between
         assert second == stand_in[1].pid != first
-        assert messages == ["Prefect's API was killed by signal 9; restarting it"]
+        assert "Prefect's API was killed by signal 9; restarting it" in messages
     assert stand_in[1].wait(60) == 0
 
 
