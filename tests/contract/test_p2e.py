@@ -68,10 +68,10 @@ def test_ensemble_predicts_outcome_of_recorded_step(version: int) -> None:
     trainer, segments = Trainer(config(f"p2e_dv{version}_exploration"), compiled=False), list[Segment]()
     learner: Any = trainer.learner
     learner.update = lambda batch, rng: segments.append(segment_of(batch.steps, learner.agent.actor)) or {}
-    while not segments:
+    while not any(segment.is_first[1:].any() for segment in segments):
         trainer.collect()
         trainer.update()
-    (batch,) = segments[:1]
+    batch = segments[-1]
     states = ModelState(**learner.model_loss(batch, Noise(0, "loss"))[3])
     with torch.no_grad():
         targets = learner.targets(states, batch)
