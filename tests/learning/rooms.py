@@ -50,7 +50,7 @@ def disagreement_of_cells(learner: Any) -> np.ndarray:
     obs = {"state": torch.from_numpy(np.stack([show(cell) for cell in CELLS]))}
     with torch.no_grad():
         carry = learner.agent.act(
-            learner.agent.initial(count), obs, torch.ones(count, dtype=torch.bool), Noise(0, "p")
+            learner.agent.initial(count), obs, torch.ones(count, dtype=torch.bool), Noise(0, "probe")
         )[0]
         feat = torch.cat([carry["stoch"], carry["deter"]], -1)
         actions = torch.eye(world.rssm.actions)
