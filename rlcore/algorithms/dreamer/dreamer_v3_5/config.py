@@ -195,10 +195,6 @@ class Config(DreamerConfig):
         """Return 0: the policy selects all actions, also those before the first gradient step."""
         return 0
 
-    def learning_starts_steps(self, width: int, rows: int = 0) -> int:
-        """Return the number of policy steps without gradient steps; see `ReplayConfig.learning_starts_steps`."""
-        return super().learning_starts_steps(width, max(rows, self.learning_starts // width))
-
     def metric_names(self) -> frozenset[str]:
         """Return the names of the metrics that learner and replay buffer report."""
         names = {name for name in super().metric_names() if not name.startswith(("Grads/", "Params/exploration"))}

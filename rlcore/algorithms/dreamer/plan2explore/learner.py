@@ -30,7 +30,6 @@ import copy
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -53,7 +52,7 @@ from rlcore.functional.scalars import squared_distance, unit_normal_loss
 from rlcore.functional.stats import LossTerms, reduce_loss
 from rlcore.optim.optimizer import Optimizer
 from rlcore.spec import EnvSpec
-from rlcore.types import Batch, Context, Metrics, TrainingSchedule
+from rlcore.types import Context, Metrics, TrainingSchedule
 
 
 class Exploration(DreamerLearner):
@@ -163,12 +162,6 @@ class FineTuning(DreamerLearner):
         """Copy the weights of the actor that now collects the data."""
         explores = self.updates == 0 and self.config.player.actor_type == "exploration"
         self.player.load_state_dict((self.actor_exploration if explores else self.agent.actor).state_dict())
-
-    def update(self, batch: Batch, rng: np.random.Generator) -> Metrics:
-        """Take one gradient step of world model, actor and critic on sequences [L, N]; return the means to log."""
-        found = super().update(batch, rng)
-        self.follow()
-        return found
 
     def sync_weights(self, player: Any) -> None:
         """Copy the current weights to `player`, a copy of the behavior policy that collects data."""
