@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import random
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -168,6 +170,11 @@ class PythonDraws(Walk):
         return super().reset(config)
 
 
+class PythonChooses(Walk):
+    def moved(self, action: Tensor) -> Tensor:
+        return random.choice([1.0, 1.0]) * super().moved(action)
+
+
 class Neighbours(Walk):
     def moved(self, action: Tensor) -> Tensor:
         return super().moved(action) + 0.001 * self.state["place"].mean()
@@ -224,6 +231,7 @@ FAULTS: dict[type[BatchedEnv], str] = {
     TorchDraws: r"step draws from the global random generator of torch, .* draw from self.random",
     NumpyDraws: r"step draws from the global random generator of numpy",
     PythonDraws: r"reset draws from the global random generator of random",
+    PythonChooses: r"step draws from the global random generator of random",
     Neighbours: r"a copy depends on the number of copies",
     Order: r"a copy depends on the order of the copies",
     Hidden: r"a saved state does not continue exactly",
@@ -235,6 +243,31 @@ FAULTS: dict[type[BatchedEnv], str] = {
 def test_fault_is_named(env: type[BatchedEnv]) -> None:
     with pytest.raises(EnvironmentFault, match=WALK + FAULTS[env]):
         check_batched_env(env)
+
+
+class OtherThreadDraws(Walk):
+    """In every step, another thread draws from the global generator of `random`, as threads of libraries may."""
+
+    def moved(self, action: Tensor) -> Tensor:
+        with ThreadPoolExecutor(1) as other:
+            other.submit(random.random).result()
+        return super().moved(action)
+
+
+def test_draw_in_another_thread_is_no_fault() -> None:
+    assert check_batched_env(OtherThreadDraws)["tier"] == "snapshot"
+
+
+def test_checks_keep_active_profiler() -> None:
+    def profiler(*event: Any) -> None: ...
+
+    sys.setprofile(profiler)
+    try:
+        with pytest.raises(EnvironmentFault, match="generator of random"):
+            check_batched_env(PythonDraws)
+        assert sys.getprofile() is profiler
+    finally:
+        sys.setprofile(None)
 
 
 def test_correct_environment_passes() -> None:
