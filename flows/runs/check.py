@@ -82,11 +82,10 @@ def prepare(
     if config.buffer.load_from is not None:
         inputs["load_from"] = _dataset(config, spec)
     if config.init_from:
-        inputs["init_from"], policy = _source(config.init_from, config.algo.fine_tunes)
+        inputs["init_from"], policy = _source(config.init_from, config.algo.fine_tunes is not None)
         from rlcore.evaluation.policy import refuse_other_shapes  # torch
 
-        if config.algo.fine_tunes:
-            _refuse_other_run(policy, config, spec)
+        _refuse_other_run(policy, config, spec)
         refuse_other_shapes(policy, config, spec)
     elif config.algo.fine_tunes and not config.checkpoint.resume_from:
         raise UserError(
@@ -166,8 +165,10 @@ def _check_model(config: RunConfig) -> None:
 
 def _refuse_other_run(policy: LoadedPolicy, config: RunConfig, spec: EnvSpec) -> None:
     """Raise a `UserError` if a run cannot be fine-tuned from this policy; the message has all differing keys."""
+    if config.algo.fine_tunes is None:
+        return
     try:
-        config.algo.check_source(policy.description["algo"], policy.spec, spec)
+        config.algo.fine_tunes.check(config.algo, policy.description["algo"], policy.spec, spec)
     except UserError as error:
         raise UserError(f"init_from={config.init_from}: {error}") from None
 

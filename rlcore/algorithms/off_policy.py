@@ -67,9 +67,10 @@ class ReplayConfig(AlgorithmConfig):
     def random_steps(self, width: int) -> int:
         """Return the number of policy steps at the start of training whose actions are random.
 
-        `width` is the number of environments of all ranks.
+        `width` is the number of environments of all ranks. In a run that starts from the networks of another run, no
+        action is random, because the actors of that run act from the first step.
         """
-        return self.first_steps(width)
+        return 0 if self.fine_tunes else self.first_steps(width)
 
     def first_steps(self, width: int) -> int:
         """Return `learning_starts`, rounded down to a multiple of `width`.

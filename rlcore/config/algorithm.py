@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 from rlcore.config.schema import REQUIRED, arg
 from rlcore.errors import UserError
@@ -19,6 +19,25 @@ UNLIMITED = 2**53  # policy steps; every smaller integer is exact in float64
 VECTORS = frozenset({"vector", "goal"})  # kinds of observation keys that are concatenated to one vector
 
 
+class SourceRules(Protocol):
+    """Rules for the run from whose networks the runs of a fine-tuning algorithm start (`init_from`)."""
+
+    def check(self, config: AlgorithmConfig, algo: Mapping[str, Any], theirs: EnvSpec, spec: EnvSpec) -> None:
+        """Raise UserError if a run cannot start from the networks of another run.
+
+        Args:
+            config: group `algo` of this run's config.
+            algo: group `algo` of the other run's config, as nested dicts.
+            theirs: environment of the other run.
+            spec: environment of this run.
+        """
+        ...
+
+    def list_changes(self, config: AlgorithmConfig, algo: Mapping[str, Any]) -> list[str]:
+        """Return notices about keys that differ from those of the other run; the arguments are those of `check`."""
+        ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class AlgorithmConfig:
     """Base class of the `algo` group of a config: keys that every algorithm has, and methods to override."""
@@ -27,7 +46,8 @@ class AlgorithmConfig:
     # Parts of the learner that can be registered as models: name in model_manager.models -> key in the learner's state.
     exported_components: ClassVar[Mapping[str, str]] = MappingProxyType({})
 
-    fine_tunes: ClassVar[bool] = False  # a run needs `init_from`; init_from=RUN is then RUN's newest checkpoint
+    # If set, a run needs `init_from`, which must follow these rules; init_from=RUN is then RUN's newest checkpoint.
+    fine_tunes: ClassVar[SourceRules | None] = None
     obeys_masks_with: ClassVar[str] = ""  # key=value with which the policy obeys masks; "" if none
 
     name: str = arg(REQUIRED, "name of the algorithm")
@@ -70,22 +90,6 @@ class AlgorithmConfig:
 
         The message names the config key and how to fix it.
         """
-
-    def check_source(self, algo: Mapping[str, Any], theirs: EnvSpec, spec: EnvSpec) -> None:
-        """Raise UserError if a run cannot start from the networks of another run (`init_from`).
-
-        Args:
-            algo: group `algo` of the other run's config, as nested dicts.
-            theirs: environment of the other run.
-            spec: environment of this run.
-        """
-
-    def list_changes(self, algo: Mapping[str, Any]) -> list[str]:
-        """Return notices about keys that differ from those of the run that `init_from` names.
-
-        `algo` is the group `algo` of that run's config, as nested dicts.
-        """
-        return []
 
     def notices(self, run: RunConfig) -> Iterator[str]:
         """Yield messages for the user about keys whose effect differs from what a user would expect."""

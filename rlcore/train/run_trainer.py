@@ -93,8 +93,9 @@ class RunTrainer:
         if source := config.init_from:  # weights and normalization statistics, but no optimizers, counters or envs
             found = read_source(source)
             log.info("%s", start_from(self.learner, found.parts, source))
-            for notice in config.algo.list_changes(found.description.get("algo", {})):
-                log.warning("init_from=%s: %s", source, notice)
+            if rules := config.algo.fine_tunes:
+                for notice in rules.list_changes(config.algo, found.description.get("algo", {})):
+                    log.warning("init_from=%s: %s", source, notice)
             self.learner.sync_weights(self.training.behavior_policy)
         if config.buffer.load_from:
             self.training.remember(config.buffer.load_from)

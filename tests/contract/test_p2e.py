@@ -190,7 +190,7 @@ def test_finetuning_with_task_actor_acts_with_it() -> None:
 def check_source(algo: Any, theirs: str, spec: EnvSpec = SPEC) -> str:
     source: Any = config(theirs).algo
     with pytest.raises(UserError) as error:
-        algo.check_source(plain(source), SPEC, spec)
+        algo.fine_tunes.check(algo, plain(source), SPEC, spec)
     return str(error.value)
 
 
@@ -207,10 +207,10 @@ def test_finetuning_refuses_source_with_all_differences() -> None:
 
 def test_finetuning_reports_other_values_of_exploration() -> None:
     algo = config("p2e_dv3_finetuning", gamma=0.5).algo
-    (notice,) = algo.list_changes(plain(config("p2e_dv3_exploration").algo))
+    (notice,) = algo.fine_tunes.list_changes(algo, plain(config("p2e_dv3_exploration").algo))
     assert "algo.gamma=0.996996996996997 (here 0.5)" in notice and "ensembles" not in notice
     same_values = config("p2e_dv3_finetuning", learning_starts=40).algo
-    assert same_values.list_changes(plain(config("p2e_dv3_exploration").algo)) == []
+    assert same_values.fine_tunes.list_changes(same_values, plain(config("p2e_dv3_exploration").algo)) == []
 
 
 @always

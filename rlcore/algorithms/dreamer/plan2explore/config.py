@@ -1,41 +1,35 @@
-"""Config keys that Plan2Explore adds to every Dreamer, with SheepRL's names and defaults."""
+"""Config keys that Plan2Explore adds to every Dreamer, with SheepRL's names and defaults.
+
+The configs of the two phases are in one file for each Dreamer: `p2e_dv1.py`, `p2e_dv2.py` and `p2e_dv3.py`. They are
+derived from the config of the Dreamer and have these keys in addition.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import Any
 
-from rlcore.algorithms.dreamer.config import DreamerConfig, TrainedGroup
-from rlcore.config.schema import arg, arguments
-from rlcore.config.values import at, plain, spell
+from rlcore.config.build import build
+from rlcore.config.schema import arg
 from rlcore.errors import UserError
 
-if TYPE_CHECKING:
-    from rlcore.algorithms.dreamer.world_keys import MLPSpec
-    from rlcore.spec import EnvSpec
-
 INTRINSIC, TASK = "intrinsic", "task"  # kinds of rewards
+Goals = Mapping[str, tuple[str, float]]  # name of a critic of the exploration actor -> kind of its reward, and weight
+ONE_GOAL: Goals = {"": (INTRINSIC, 1.0)}
+
 # Values of `exported_components`: name in the model registry -> path of the component in the learner's state.
 PARTS = {"world_model": "agent.world", "actor_task": "agent.actor", "critic_task": "critic"}
 TARGET = {"target_critic_task": "target_critic"}
+MOMENTS = {"moments_task": "moments"}
 SHARED = {"ensembles": "ensembles", "actor_exploration": "actor_exploration"}
 EXPLORATION_PARTS = PARTS | SHARED | {"critic_exploration": "critic_exploration"}
+NETWORKS = ("critic_exploration", "target_critic_exploration", "moments_exploration")  # of each exploration critic
 AMOUNTS = ("Params/exploration_amount_task", "Params/exploration_amount_exploration")
 
-
-class EnsembleGroup(TrainedGroup, Protocol):
-    """Config keys of the ensemble and its optimizer."""
-
-    @property
-    def n(self) -> int:
-        """Number of models."""
-        ...
-
-    @property
-    def layers(self) -> MLPSpec:
-        """Settings of the hidden layers."""
-        ...
+MULTIPLIER = "factor of the disagreement in the intrinsic reward (exploration phase)"  # help text
+PER_ACTOR = frozenset({"Loss/policy_loss", "Grads/actor"})  # metrics that each actor has
+PER_CRITIC = frozenset({"Loss/value_loss", "Grads/critic"})  # metrics that each critic has
 
 
 @dataclass(frozen=True)
@@ -64,124 +58,65 @@ class FineTuningPlayer:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Plan2ExploreConfig(DreamerConfig):
-    """Base class of the configs of both phases; a derived class of a Dreamer adds `ensembles`."""
+def exploration_metrics(of_dreamer: Collection[str], goals: Goals) -> frozenset[str]:
+    """Return the names of the metrics of the exploration phase.
 
-    amount_metrics: ClassVar[tuple[str, ...]] = AMOUNTS
-
-    intrinsic_reward_multiplier: float = arg(
-        1.0, "factor of the disagreement in the intrinsic reward (exploration phase)", above=0
-    )
-
-    if TYPE_CHECKING:  # a group that the config of each Dreamer defines, with defaults of its own
-        ensembles: EnsembleGroup
-
-    @property
-    def goals(self) -> Mapping[str, tuple[str, float]]:
-        """Rewards of the exploration actor: name of the critic -> kind of the reward, and weight (their sum is 1)."""
-        return {"": (INTRINSIC, 1.0)}
+    `of_dreamer` are the names that the Dreamer reports. `goals` are the rewards of the exploration actor.
+    """
+    metrics = frozenset(of_dreamer)
+    actor, critic = PER_ACTOR & metrics, PER_CRITIC & metrics
+    names = {f"{name}_task" for name in actor | critic} | {f"{name}_exploration" for name in actor}
+    of_critics = [f"{name}_exploration" for name in critic]
+    of_critics += ["Values_exploration/predicted_values", "Values_exploration/lambda_values"]
+    for key, (kind, _) in goals.items():
+        own = [*of_critics, "Rewards/intrinsic"] if kind == INTRINSIC else of_critics
+        names |= {f"{name}_{key}" if key else name for name in own}
+    return metrics - actor - critic | names | {"Loss/ensemble_loss", "Grads/ensemble"}
 
 
-@dataclass(frozen=True, kw_only=True)
-class ExplorationConfig(Plan2ExploreConfig):
-    """Config keys of the exploration phase."""
+# Several critics of the exploration actor -----------------------------------------------------------------------------
 
-    player: ExploringPlayer = arg(ExploringPlayer(), "behavior policy")
-
-    def metric_names(self) -> frozenset[str]:
-        """Return the names of the metrics that learner and replay buffer report."""
-        both = {"Loss/policy_loss", "Loss/value_loss", "Grads/actor", "Grads/critic"}
-        names = {f"{name}_task" for name in both} | {"Loss/policy_loss_exploration", "Grads/actor_exploration"}
-        of_critics = ("Loss/value_loss_exploration", "Grads/critic_exploration")
-        of_critics += ("Values_exploration/predicted_values", "Values_exploration/lambda_values")
-        for critic, (kind, _) in self.goals.items():
-            own = (*of_critics, "Rewards/intrinsic") if kind == INTRINSIC else of_critics
-            names |= {f"{name}_{critic}" if critic else name for name in own}
-        return super().metric_names() - both | names | {"Loss/ensemble_loss", "Grads/ensemble"}
-
-
-# Last parts of the keys that change the networks of world model, actor or critic.
-NETWORK_KEYS = frozenset(
-    {
-        "bins",
-        "cls",
-        "cnn_act",
-        "cnn_channels_multiplier",
-        "decoder",
-        "decoupled_rssm",
-        "dense_act",
-        "dense_units",
-        "discrete_size",
-        "encoder",
-        "hidden_size",
-        "layer_norm",
-        "learnable_initial_recurrent_state",
-        "mlp_layers",
-        "normalize_actions",
-        "recurrent_state_size",
-        "spacing",
-        "stochastic_size",
-        "use_continues",
-    }
+CRITICS = {
+    "intrinsic": {"weight": 0.1, "reward_type": INTRINSIC},
+    "extrinsic": {"weight": 1.0, "reward_type": TASK},
+}
+CRITICS_HELP = (
+    "critics of the exploration actor, name -> {weight, reward_type}: weight of its advantages (0 = no such "
+    "critic), and intrinsic or task reward; the default includes the task's reward, exp=p2e_dv3_zero_shot does "
+    "not (exploration phase)"
 )
+CRITIC_PARTS = {f"{part}_{key}": f"{part}_{key}" for key in CRITICS for part in NETWORKS}
 
 
-def _sets_networks(key: str) -> bool:
-    """Return True if a key determines the form of the networks that are loaded."""
-    group, _, last = key.rpartition(".")
-    of_networks = group.startswith(("world_model", "actor", "critic", "mlp_keys", "cnn_keys"))
-    return last in NETWORK_KEYS and (of_networks or last == "normalize_actions")
+@dataclass(frozen=True)
+class ExplorationCritic:
+    """Config keys of one critic of the exploration actor."""
+
+    weight: float = arg(1.0, "weight of the advantages", low=0)
+    reward_type: str = arg(INTRINSIC, "reward of the critic", choices=(INTRINSIC, TASK))
 
 
-@dataclass(frozen=True, kw_only=True)
-class FineTuningConfig(Plan2ExploreConfig):
-    """Config keys of the fine-tuning phase."""
+def goals_of(critics: Mapping[str, Any]) -> Goals:
+    """Return the rewards of the exploration actor from the value of `critics_exploration`; their weights sum to 1."""
+    made: dict[str, ExplorationCritic] = {name: build(ExplorationCritic, keys) for name, keys in critics.items()}
+    total = sum(critic.weight for critic in made.values())
+    return {name: (each.reward_type, each.weight / total) for name, each in made.items() if each.weight > 0}
 
-    fine_tunes: ClassVar[bool] = True
 
-    player: FineTuningPlayer = arg(FineTuningPlayer(), "behavior policy")
+def check_critics(critics: Mapping[str, Any], prefix: str) -> None:
+    """Raise UserError if the value of `critics_exploration` is invalid, or if no critic has the intrinsic reward.
 
-    def check_source(self, algo: Mapping[str, Any], theirs: EnvSpec, spec: EnvSpec) -> None:
-        """Raise UserError if the source is not a run with the same environment, keys and sizes; name all differences.
-
-        Args:
-            algo: group `algo` of the other run's config, as nested dicts.
-            theirs: environment of the other run.
-            spec: environment of this run.
-        """
-        allowed = (self.name.replace("finetuning", "exploration"), self.name)
-        found = [] if theirs.id == spec.id else [f"env.id={theirs.id} (here {spec.id})"]
-        if algo.get("name") not in allowed:
-            found.insert(0, f"algo.name={algo.get('name')} (needed: {allowed[0]})")
-        else:
-            found += [text for key, text in self._differences(algo) if _sets_networks(key)]
-        if found:
-            raise UserError(f"its run does not fit this run: {', '.join(found)}; set these keys as in that run")
-
-    def list_changes(self, algo: Mapping[str, Any]) -> list[str]:
-        """Return a notice about keys that differ from those of the exploration run and do not change the networks.
-
-        `algo` is the group `algo` of that run's config, as nested dicts.
-        """
-        of_phase = (
-            "name",
-            "total_steps",
-            "learning_starts",
-            "player.",
-            "ensembles.",
-            "critics_exploration",
-            "intrinsic_reward",
+    `prefix` is the dotted path of the algorithm's config group, with a dot at the end.
+    """
+    for name, keys in critics.items():
+        build(ExplorationCritic, keys, f"{prefix}critics_exploration.{name}.")
+    if all(kind != INTRINSIC for kind, _ in goals_of(critics).values()):
+        raise UserError(
+            f"{prefix}critics_exploration: no critic has reward_type=intrinsic and a weight above 0, so the actor "
+            f"would not explore; set {prefix}critics_exploration.intrinsic.weight above 0"
         )
-        others = [text for key, text in self._differences(algo) if not key.startswith(of_phase)]
-        return [f"the exploration run had other values: {', '.join(others)}"] if others else []
 
-    def _differences(self, algo: Mapping[str, Any]) -> list[tuple[str, str]]:
-        """Return the keys whose values differ from those in `algo`, with a text that has both values."""
-        mine, keys = plain(self), [argument.key for argument in arguments(type(self))]
-        pairs = [(key, at(algo, key), at(mine, key)) for key in keys]
-        return [(key, f"algo.{key}={spell(old)} (here {spell(new)})") for key, old, new in pairs if old != new]
 
-    def random_steps(self, width: int) -> int:
-        """Return 0, because no action is random: the actors of the exploration run act from the first step."""
-        return 0
+def absent_parts(critics: Mapping[str, Any]) -> frozenset[str]:
+    """Return the names in `CRITIC_PARTS` whose critic is not trained, because its weight is 0 or it is not listed."""
+    return frozenset(f"{part}_{key}" for key in CRITICS if key not in goals_of(critics) for part in NETWORKS)

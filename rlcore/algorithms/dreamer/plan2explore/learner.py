@@ -42,7 +42,8 @@ from rlcore.algorithms.dreamer.dreamer_v1 import learner as dreamer_v1
 from rlcore.algorithms.dreamer.dreamer_v2 import learner as dreamer_v2
 from rlcore.algorithms.dreamer.dreamer_v3 import learner as dreamer_v3
 from rlcore.algorithms.dreamer.learner import DreamerLearner, Segment, memory_and_plan
-from rlcore.algorithms.dreamer.plan2explore.config import INTRINSIC, FineTuningConfig, Plan2ExploreConfig
+from rlcore.algorithms.dreamer.plan2explore import p2e_dv1, p2e_dv2, p2e_dv3
+from rlcore.algorithms.dreamer.plan2explore.config import INTRINSIC
 from rlcore.algorithms.dreamer.plan2explore.ensemble import Ensemble, disagreement
 from rlcore.algorithms.dreamer.rssm import ModelState
 from rlcore.algorithms.dreamer.world_model import Distance
@@ -53,6 +54,10 @@ from rlcore.functional.stats import LossTerms, reduce_loss
 from rlcore.optim.optimizer import Optimizer
 from rlcore.spec import EnvSpec
 from rlcore.types import Context, Metrics, TrainingSchedule
+
+ExplorationConfig = p2e_dv1.Exploration | p2e_dv2.Exploration | p2e_dv3.Exploration
+FineTuningConfig = p2e_dv1.FineTuning | p2e_dv2.FineTuning | p2e_dv3.FineTuning
+AnyConfig = ExplorationConfig | FineTuningConfig
 
 
 class Exploration(DreamerLearner):
@@ -67,7 +72,7 @@ class Exploration(DreamerLearner):
         distance: loss of one prediction of a model; it is summed over the models.
     """
 
-    config: Plan2ExploreConfig
+    config: ExplorationConfig
     agent: DreamerAgent
     detached_heads: ClassVar[frozenset[str]] = frozenset({"reward", "continue"})
     distance: ClassVar[Distance] = staticmethod(unit_normal_loss)
@@ -80,7 +85,7 @@ class Exploration(DreamerLearner):
         """Return what the models predict about each row, [L, N, D]: the stochastic part of its model state."""
         return states.stoch
 
-    def make_modules(self, context: Context[Plan2ExploreConfig], rng: torch.Generator) -> Sequence[Optimizer]:
+    def make_modules(self, context: Context[ExplorationConfig], rng: torch.Generator) -> Sequence[Optimizer]:
         """Create the ensemble, and return its optimizer."""
         config, world = context.algo.ensembles, self.agent.world
         inputs = world.feat_size + world.rssm.actions
@@ -88,7 +93,7 @@ class Exploration(DreamerLearner):
         self.ensemble_optimizer = make_optimizer(self.ensembles, self.ensemble_loss, config, context, [])
         return [self.ensemble_optimizer]
 
-    def make_behaviors(self, context: Context[Plan2ExploreConfig], rng: torch.Generator) -> list[DreamerBehavior]:
+    def make_behaviors(self, context: Context[ExplorationConfig], rng: torch.Generator) -> list[DreamerBehavior]:
         """Create two behaviors: the task actor, which is the agent's, and the exploration actor with its critics."""
         (task,) = super().make_behaviors(context, rng)
         task.suffix = "task"
@@ -105,7 +110,7 @@ class Exploration(DreamerLearner):
             self.behavior_class(context, world, actor, number, rng, rewards, [self.ensembles], "exploration"),
         ]
 
-    def make_player(self, context: Context[Plan2ExploreConfig], rng: torch.Generator) -> WorldAgent:
+    def make_player(self, context: Context[ExplorationConfig], rng: torch.Generator) -> WorldAgent:
         """Return an agent with the exploration actor, which collects the data."""
         return WorldAgent(self.agent.world, self.behaviors[1].actor, self.agent.number)
 
@@ -223,16 +228,16 @@ LEARNERS: dict[str, type[DreamerLearner]] = {
 }
 
 
-def Agent(config: Plan2ExploreConfig, spec: EnvSpec, distribution: str, rng: torch.Generator) -> DreamerAgent:  # noqa: N802 - named like the class of other algorithms
+def Agent(config: AnyConfig, spec: EnvSpec, distribution: str, rng: torch.Generator) -> DreamerAgent:  # noqa: N802 - named like the class of other algorithms
     """Return the agent of the algorithm: that of its Dreamer."""
     return LEARNERS[config.name].agent_class(config, spec, distribution, rng)
 
 
-def make_behavior_policy(agent: WorldAgent, config: Plan2ExploreConfig) -> WorldAgent | Explorer:
+def make_behavior_policy(agent: WorldAgent, config: AnyConfig) -> WorldAgent | Explorer:
     """Return the policy that collects data; its actor has the form of the agent's actor, but its own weights."""
     return agents.make_behavior_policy(WorldAgent(agent.world, copy.deepcopy(agent.actor), agent.number), config)
 
 
-def build(context: Context[Plan2ExploreConfig]) -> tuple[DreamerLearner, Replay, TrainingSchedule]:
+def build(context: Context[AnyConfig]) -> tuple[DreamerLearner, Replay, TrainingSchedule]:
     """Build learner, replay buffer and training schedule; the seed (random stream `init`) determines the weights."""
     return LEARNERS[context.algo.name](context), *memory_and_plan(context)

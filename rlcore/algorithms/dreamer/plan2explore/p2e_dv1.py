@@ -11,13 +11,20 @@ from typing import ClassVar
 
 from rlcore.algorithms.dreamer.dreamer_v1 import config as dreamer_v1
 from rlcore.algorithms.dreamer.plan2explore.config import (
+    AMOUNTS,
     EXPLORATION_PARTS,
+    MULTIPLIER,
+    ONE_GOAL,
     PARTS,
     EnsembleKeys,
-    ExplorationConfig,
-    FineTuningConfig,
+    ExploringPlayer,
+    FineTuningPlayer,
+    Goals,
+    exploration_metrics,
 )
+from rlcore.algorithms.dreamer.plan2explore.source import ExplorationSource
 from rlcore.algorithms.dreamer.world_keys import DenseKeys, HiddenKeys
+from rlcore.config.algorithm import SourceRules
 from rlcore.config.schema import arg, other_default
 from rlcore.optim.optimizer_keys import OptimizerConfig
 
@@ -56,24 +63,34 @@ class WorldModelConfig(dreamer_v1.WorldModelConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Exploration(dreamer_v1.Config, ExplorationConfig):
+class Exploration(dreamer_v1.Config):
     """Config keys of the exploration phase on Dreamer V1."""
 
+    amount_metrics: ClassVar[tuple[str, ...]] = AMOUNTS
     exported_components: ClassVar[Mapping[str, str]] = EXPLORATION_PARTS
+    goals: ClassVar[Goals] = ONE_GOAL
 
     name: str = arg("p2e_dv1_exploration", "name of the algorithm", choices=("p2e_dv1_exploration",))
-    intrinsic_reward_multiplier: float = other_default(ExplorationConfig, "intrinsic_reward_multiplier", 10_000.0)
+    intrinsic_reward_multiplier: float = arg(10_000.0, MULTIPLIER, above=0)
+    player: ExploringPlayer = arg(ExploringPlayer(), "behavior policy")
     world_model: WorldModelConfig = arg(WorldModelConfig(), "world model")
     ensembles: EnsemblesConfig = arg(EnsemblesConfig(), "ensemble of one-step models")
 
+    def metric_names(self) -> frozenset[str]:
+        """Return the names of the metrics that learner and replay buffer report."""
+        return exploration_metrics(super().metric_names(), self.goals)
+
 
 @dataclass(frozen=True, kw_only=True)
-class FineTuning(dreamer_v1.Config, FineTuningConfig):
+class FineTuning(dreamer_v1.Config):
     """Config keys of the fine-tuning phase on Dreamer V1."""
 
+    amount_metrics: ClassVar[tuple[str, ...]] = AMOUNTS
     exported_components: ClassVar[Mapping[str, str]] = PARTS
+    fine_tunes: ClassVar[SourceRules | None] = ExplorationSource("p2e_dv1_exploration")
 
     name: str = arg("p2e_dv1_finetuning", "name of the algorithm", choices=("p2e_dv1_finetuning",))
-    intrinsic_reward_multiplier: float = other_default(FineTuningConfig, "intrinsic_reward_multiplier", 10_000.0)
+    intrinsic_reward_multiplier: float = arg(10_000.0, MULTIPLIER, above=0)
+    player: FineTuningPlayer = arg(FineTuningPlayer(), "behavior policy")
     world_model: WorldModelConfig = arg(WorldModelConfig(), "world model")
     ensembles: EnsemblesConfig = arg(EnsemblesConfig(), "ensemble of one-step models (exploration phase)")

@@ -11,13 +11,20 @@ from typing import ClassVar
 
 from rlcore.algorithms.dreamer.dreamer_v2 import config as dreamer_v2
 from rlcore.algorithms.dreamer.plan2explore.config import (
+    AMOUNTS,
     EXPLORATION_PARTS,
+    MULTIPLIER,
+    ONE_GOAL,
     PARTS,
     TARGET,
     EnsembleKeys,
-    ExplorationConfig,
-    FineTuningConfig,
+    ExploringPlayer,
+    FineTuningPlayer,
+    Goals,
+    exploration_metrics,
 )
+from rlcore.algorithms.dreamer.plan2explore.source import ExplorationSource
+from rlcore.config.algorithm import SourceRules
 from rlcore.config.schema import arg, other_default
 from rlcore.optim.optimizer_keys import OptimizerConfig
 
@@ -56,25 +63,37 @@ class WorldModelConfig(dreamer_v2.WorldModelConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Exploration(dreamer_v2.Config, ExplorationConfig):
+class Exploration(dreamer_v2.Config):
     """Config keys of the exploration phase on Dreamer V2."""
 
+    amount_metrics: ClassVar[tuple[str, ...]] = AMOUNTS
     exported_components: ClassVar[Mapping[str, str]] = (
         EXPLORATION_PARTS | TARGET | {"target_critic_exploration": "target_critic_exploration"}
     )
+    goals: ClassVar[Goals] = ONE_GOAL
 
     name: str = arg("p2e_dv2_exploration", "name of the algorithm", choices=("p2e_dv2_exploration",))
+    intrinsic_reward_multiplier: float = arg(1.0, MULTIPLIER, above=0)
+    player: ExploringPlayer = arg(ExploringPlayer(), "behavior policy")
     world_model: WorldModelConfig = arg(WorldModelConfig(), "world model")
     ensembles: EnsemblesConfig = arg(EnsemblesConfig(), "ensemble of one-step models")
 
+    def metric_names(self) -> frozenset[str]:
+        """Return the names of the metrics that learner and replay buffer report."""
+        return exploration_metrics(super().metric_names(), self.goals)
+
 
 @dataclass(frozen=True, kw_only=True)
-class FineTuning(dreamer_v2.Config, FineTuningConfig):
+class FineTuning(dreamer_v2.Config):
     """Config keys of the fine-tuning phase on Dreamer V2."""
 
+    amount_metrics: ClassVar[tuple[str, ...]] = AMOUNTS
     exported_components: ClassVar[Mapping[str, str]] = PARTS | TARGET
+    fine_tunes: ClassVar[SourceRules | None] = ExplorationSource("p2e_dv2_exploration")
 
     name: str = arg("p2e_dv2_finetuning", "name of the algorithm", choices=("p2e_dv2_finetuning",))
     learning_starts: int = other_default(dreamer_v2.Config, "learning_starts", 10_000)
+    intrinsic_reward_multiplier: float = arg(1.0, MULTIPLIER, above=0)
+    player: FineTuningPlayer = arg(FineTuningPlayer(), "behavior policy")
     world_model: WorldModelConfig = arg(WorldModelConfig(), "world model")
     ensembles: EnsemblesConfig = arg(EnsemblesConfig(), "ensemble of one-step models (exploration phase)")

@@ -12,46 +12,28 @@ from typing import Any, ClassVar
 from rlcore.algorithms.dreamer.dreamer_v3 import config as dreamer_v3
 from rlcore.algorithms.dreamer.dreamer_v3.layer_keys import DenseConfig
 from rlcore.algorithms.dreamer.plan2explore.config import (
-    INTRINSIC,
+    AMOUNTS,
+    CRITIC_PARTS,
+    CRITICS,
+    CRITICS_HELP,
+    MOMENTS,
+    MULTIPLIER,
     PARTS,
     SHARED,
     TARGET,
-    TASK,
     EnsembleKeys,
-    ExplorationConfig,
-    FineTuningConfig,
+    ExploringPlayer,
+    FineTuningPlayer,
+    Goals,
+    absent_parts,
+    check_critics,
+    exploration_metrics,
+    goals_of,
 )
-from rlcore.config.build import build
+from rlcore.algorithms.dreamer.plan2explore.source import ExplorationSource
+from rlcore.config.algorithm import SourceRules
 from rlcore.config.schema import arg, other_default
-from rlcore.errors import UserError
 from rlcore.optim.optimizer_keys import OptimizerConfig
-
-NETWORKS = ("critic_exploration", "target_critic_exploration", "moments_exploration")
-OF_TASK = PARTS | TARGET | {"moments_task": "moments"}
-DEFAULT = {
-    "intrinsic": {"weight": 0.1, "reward_type": INTRINSIC},
-    "extrinsic": {"weight": 1.0, "reward_type": TASK},
-}
-
-
-@dataclass(frozen=True, kw_only=True)
-class CriticsKeys:
-    """Config keys of the critics of the exploration actor."""
-
-    critics_exploration: dict[str, Any] = arg(
-        DEFAULT,
-        "critics of the exploration actor, name -> {weight, reward_type}: weight of its advantages (0 = no such "
-        "critic), and intrinsic or task reward; the default includes the task's reward, exp=p2e_dv3_zero_shot does "
-        "not (exploration phase)",
-    )
-
-
-@dataclass(frozen=True)
-class ExplorationCritic:
-    """Config keys of one critic of the exploration actor."""
-
-    weight: float = arg(1.0, "weight of the advantages", low=0)
-    reward_type: str = arg(INTRINSIC, "reward of the critic", choices=(INTRINSIC, TASK))
 
 
 @dataclass(frozen=True)
@@ -63,49 +45,52 @@ class EnsemblesConfig(DenseConfig, EnsembleKeys):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Exploration(dreamer_v3.Config, ExplorationConfig, CriticsKeys):
+class Exploration(dreamer_v3.Config):
     """Config keys of the exploration phase on Dreamer V3."""
 
-    exported_components: ClassVar[Mapping[str, str]] = (
-        SHARED | OF_TASK | {f"{part}_{key}": f"{part}_{key}" for key in DEFAULT for part in NETWORKS}
-    )
+    amount_metrics: ClassVar[tuple[str, ...]] = AMOUNTS
+    exported_components: ClassVar[Mapping[str, str]] = PARTS | TARGET | MOMENTS | SHARED | CRITIC_PARTS
 
     name: str = arg("p2e_dv3_exploration", "name of the algorithm", choices=("p2e_dv3_exploration",))
+    intrinsic_reward_multiplier: float = arg(1.0, MULTIPLIER, above=0)
+    critics_exploration: dict[str, Any] = arg(CRITICS, CRITICS_HELP)
+    player: ExploringPlayer = arg(ExploringPlayer(), "behavior policy")
     ensembles: EnsemblesConfig = arg(EnsemblesConfig(), "ensemble of one-step models")
 
     def check(self, prefix: str) -> None:
-        """Raise UserError if the critics of the exploration actor are invalid, or if none has the intrinsic reward.
+        """Raise UserError if values contradict each other, or if the critics of the exploration actor are invalid.
 
         `prefix` is the dotted path of this config group, with a dot at the end.
         """
         super().check(prefix)
-        for name, keys in self.critics_exploration.items():
-            build(ExplorationCritic, keys, f"{prefix}critics_exploration.{name}.")
-        if all(kind != INTRINSIC for kind, _ in self.goals.values()):
-            raise UserError(
-                f"{prefix}critics_exploration: no critic has reward_type=intrinsic and a weight above 0, so the actor "
-                f"would not explore; set {prefix}critics_exploration.intrinsic.weight above 0"
-            )
+        check_critics(self.critics_exploration, prefix)
+
+    @property
+    def goals(self) -> Goals:
+        """Rewards of the exploration actor."""
+        return goals_of(self.critics_exploration)
 
     @property
     def absent_components(self) -> frozenset[str]:
         """Names in `exported_components` of the components that a run with these settings does not have."""
-        return frozenset(f"{part}_{key}" for key in DEFAULT if key not in self.goals for part in NETWORKS)
+        return absent_parts(self.critics_exploration)
 
-    @property
-    def goals(self) -> Mapping[str, tuple[str, float]]:
-        """Rewards of the exploration actor: name of the critic -> kind of the reward, and weight (their sum is 1)."""
-        made = {name: build(ExplorationCritic, keys) for name, keys in self.critics_exploration.items()}
-        total = sum(critic.weight for critic in made.values())
-        return {name: (each.reward_type, each.weight / total) for name, each in made.items() if each.weight > 0}
+    def metric_names(self) -> frozenset[str]:
+        """Return the names of the metrics that learner and replay buffer report."""
+        return exploration_metrics(super().metric_names(), self.goals)
 
 
 @dataclass(frozen=True, kw_only=True)
-class FineTuning(dreamer_v3.Config, FineTuningConfig, CriticsKeys):
+class FineTuning(dreamer_v3.Config):
     """Config keys of the fine-tuning phase on Dreamer V3."""
 
-    exported_components: ClassVar[Mapping[str, str]] = OF_TASK
+    amount_metrics: ClassVar[tuple[str, ...]] = AMOUNTS
+    exported_components: ClassVar[Mapping[str, str]] = PARTS | TARGET | MOMENTS
+    fine_tunes: ClassVar[SourceRules | None] = ExplorationSource("p2e_dv3_exploration")
 
     name: str = arg("p2e_dv3_finetuning", "name of the algorithm", choices=("p2e_dv3_finetuning",))
     learning_starts: int = other_default(dreamer_v3.Config, "learning_starts", 16_384)
+    intrinsic_reward_multiplier: float = arg(1.0, MULTIPLIER, above=0)
+    critics_exploration: dict[str, Any] = arg(CRITICS, CRITICS_HELP)
+    player: FineTuningPlayer = arg(FineTuningPlayer(), "behavior policy")
     ensembles: EnsemblesConfig = arg(EnsemblesConfig(), "ensemble of one-step models (exploration phase)")

@@ -1,0 +1,96 @@
+"""Exploration run from which a fine-tuning run starts: which runs fit, and which differences are reported."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from rlcore.config.schema import arguments
+from rlcore.config.values import at, plain, spell
+from rlcore.errors import UserError
+
+if TYPE_CHECKING:
+    from rlcore.config.algorithm import AlgorithmConfig
+    from rlcore.spec import EnvSpec
+
+# Last parts of the keys that change the networks of world model, actor or critic.
+NETWORK_KEYS = frozenset(
+    {
+        "bins",
+        "cls",
+        "cnn_act",
+        "cnn_channels_multiplier",
+        "decoder",
+        "decoupled_rssm",
+        "dense_act",
+        "dense_units",
+        "discrete_size",
+        "encoder",
+        "hidden_size",
+        "layer_norm",
+        "learnable_initial_recurrent_state",
+        "mlp_layers",
+        "normalize_actions",
+        "recurrent_state_size",
+        "spacing",
+        "stochastic_size",
+        "use_continues",
+    }
+)
+# Starts of the keys whose values depend on the phase, or have no effect in the fine-tuning phase.
+PHASE_KEYS = (
+    "name",
+    "total_steps",
+    "learning_starts",
+    "player.",
+    "ensembles.",
+    "critics_exploration",
+    "intrinsic_reward",
+)
+
+
+@dataclass(frozen=True)
+class ExplorationSource:
+    """Rules for the run from which a fine-tuning run starts; an implementation of `SourceRules`.
+
+    Attributes:
+        algorithm: name of the algorithm of the exploration run.
+    """
+
+    algorithm: str
+
+    def check(self, config: AlgorithmConfig, algo: Mapping[str, Any], theirs: EnvSpec, spec: EnvSpec) -> None:
+        """Raise UserError if the source is not a run with the same environment, keys and sizes; name all differences.
+
+        The arguments are those of `SourceRules.check`.
+        """
+        found = [] if theirs.id == spec.id else [f"env.id={theirs.id} (here {spec.id})"]
+        if algo.get("name") not in (self.algorithm, config.name):
+            found.insert(0, f"algo.name={algo.get('name')} (needed: {self.algorithm})")
+        else:
+            found += [text for key, text in _differences(config, algo) if _sets_networks(key)]
+        if found:
+            raise UserError(f"its run does not fit this run: {', '.join(found)}; set these keys as in that run")
+
+    def list_changes(self, config: AlgorithmConfig, algo: Mapping[str, Any]) -> list[str]:
+        """Return a notice about keys that differ from those of the exploration run and do not change the networks.
+
+        The arguments are those of `SourceRules.list_changes`.
+        """
+        others = [text for key, text in _differences(config, algo) if not key.startswith(PHASE_KEYS)]
+        return [f"the exploration run had other values: {', '.join(others)}"] if others else []
+
+
+def _differences(config: AlgorithmConfig, algo: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the keys whose values differ from those in `algo`, with a text that has both values."""
+    mine, keys = plain(config), [argument.key for argument in arguments(type(config))]
+    pairs = [(key, at(algo, key), at(mine, key)) for key in keys]
+    return [(key, f"algo.{key}={spell(old)} (here {spell(new)})") for key, old, new in pairs if old != new]
+
+
+def _sets_networks(key: str) -> bool:
+    """Return True if a key determines the form of the networks that are loaded."""
+    group, _, last = key.rpartition(".")
+    of_networks = group.startswith(("world_model", "actor", "critic", "mlp_keys", "cnn_keys"))
+    return last in NETWORK_KEYS and (of_networks or last == "normalize_actions")
