@@ -30,6 +30,9 @@ SMALL = {
     "env.capture_video": False,
 }
 
+# What a trainer and an evaluation read of the environment card of a small environment without a time limit.
+CARD: dict[str, Any] = {"tier": "snapshot", "fresh_instance": False, "max_episode_steps": None, "endless": False}
+
 # A run on CartPole whose compiled step has every term of the loss and small networks. Building it takes 15 s, so all
 # tests that need a real one use this one, from one folder.
 COMPILED: dict[str, Any] = {

@@ -135,7 +135,7 @@ def play_round(
     suite, env_id = suite_for(env)
     instances = suite.free_instances(env_id)
     together = num_envs or config.evaluation.num_envs
-    if card.get("tier") == "boundary" and suite.batched(env_id, {}) is not None:
+    if card["tier"] == "boundary" and suite.batched(env_id, {}) is not None:
         together = episodes  # the later episodes of a copy would depend on the length of the earlier ones
     count = min(together, episodes, max(1, instances) if instances is not None else episodes)
     envs = make_vector_env(

@@ -11,6 +11,7 @@ from rlcore.conformance.trainings import bits
 from rlcore.data.replay import Replay
 from tests.contract.test_registry import SETTINGS, every_algorithm
 from tests.learning.assembly import Trainer, assemble
+from tests.runs import CARD
 from tests.soaking import heavy
 
 pytestmark = heavy
@@ -37,6 +38,6 @@ def test_preset_of_batched_sac_trains_on_large_batches() -> None:
     assert (config.env.num_envs, config.algo.per_rank_batch_size, config.buffer.on_device) == (1024, 8192, None)
     words = ["env.num_envs=16", "algo.per_rank_batch_size=128", "algo.hidden_size=8", "algo.learning_starts=160"]
     small = compose(["exp=sac_batched", *words, "algo.total_steps=640", "algo.replay_ratio=0.25"])[0]
-    trained = Trainer(small, {"tier": "snapshot", "fresh_instance": False}).run(640)
+    trained = Trainer(small, CARD).run(640)
     assert isinstance(trained.buffer, Replay) and trained.buffer.device == trained.fabric.device
     assert trained.learner.updates == 4 * 31  # four after each step of all environments, from the last random one on

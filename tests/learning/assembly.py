@@ -19,6 +19,7 @@ from rlcore.spec import EnvSpec
 from rlcore.train import trainer
 from rlcore.train.fabric import FabricRanks, make_fabric
 from rlcore.types import Context, Episode, Metrics
+from tests.runs import CARD
 
 
 @functools.cache
@@ -99,6 +100,6 @@ def assemble(
         seed=seed,
     )
     one = make(config.env)
-    card = {"spec": spec_of(one).to_json(), "tier": "snapshot", "fresh_instance": False, "max_episode_steps": None}
+    card = CARD | {"spec": spec_of(one).to_json()}
     one.close()
     return Trainer(config, card)

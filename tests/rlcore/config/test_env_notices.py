@@ -19,7 +19,7 @@ from rlcore.errors import UserError
 from rlcore.spec import EnvSpec
 from rlcore.train.trainer import Trainer
 from tests.rlcore.envs import probe_envs
-from tests.runs import prepare
+from tests.runs import CARD, prepare
 
 DREAMERS = [name for name in ALGORITHMS if name.startswith(("dreamer", "p2e"))]
 ON_POLICY = ("ppo", "a2c", "ppo_recurrent")
@@ -147,6 +147,5 @@ def test_trainer_logs_env_notices_once(caplog: pytest.LogCaptureFixture, monkeyp
     monkeypatch.setattr(probe_envs.Masked, "step", gymnasium.Env.step)  # no step is taken
     overrides = ["algo.mlp_keys.encoder=[x]", "algo.total_steps=512", "algo.action_masks=false"]
     config = compose(["exp=ppo", "env.id=Probe/Masked-v0", *overrides])[0]
-    card = {"spec": spec_of(make(config.env)).to_json(), "tier": "snapshot", "fresh_instance": False}
-    Trainer(config, card | {"max_episode_steps": None}).close()
+    Trainer(config, CARD | {"spec": spec_of(make(config.env)).to_json()}).close()
     assert caplog.text.count("ppo ignores action_mask of Probe/Masked-v0") == 1

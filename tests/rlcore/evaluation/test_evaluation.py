@@ -12,7 +12,7 @@ from rlcore.evaluation.evaluation import episode_limit, evaluate_agent
 from rlcore.evaluation.random_agent import RandomAgent
 from rlcore.run_config import build_config
 from tests.rlcore.envs import probe_envs  # noqa: F401 - registers
-from tests.runs import values
+from tests.runs import CARD, values
 
 
 def evaluate(lengths: list[int], own: int | None = None, episodes: int = 3, **more: Any) -> dict[str, Any]:
@@ -21,8 +21,7 @@ def evaluate(lengths: list[int], own: int | None = None, episodes: int = 3, **mo
     env = make(config.env)
     agent = RandomAgent(spec_of(env))
     env.close()
-    card = {"max_episode_steps": own, "fresh_instance": False}
-    return evaluate_agent(agent, config, card, episodes, greedy=False, **more)
+    return evaluate_agent(agent, config, CARD | {"max_episode_steps": own}, episodes, greedy=False, **more)
 
 
 # 1 % of total_steps, at least 2,000; None if the environment itself ends the episode by then.

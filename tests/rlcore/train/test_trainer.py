@@ -29,9 +29,9 @@ from rlcore.store.directory import RunDirectory, write_json
 from rlcore.train.trainer import Trainer
 from tests.probes import q_learning
 from tests.rlcore.envs import probe_envs  # noqa: F401 - registers Probe/...
+from tests.runs import CARD
 
 FOUR = EnvConfig(id="CartPole-v1", num_envs=4)
-CARD = {"tier": "snapshot", "fresh_instance": False, "max_episode_steps": None}
 
 
 def training(seed: int = 0, **settings: Any) -> Trainer:

@@ -13,13 +13,13 @@ from rlcore.errors import EnvironmentFault, RunError, UserError
 from rlcore.system.torch_switches import keeping_switches, read_switches
 from rlcore.train.trainer import Trainer
 from tests.rlcore.envs import probe_envs
+from tests.runs import CARD
 
-CARD = {"tier": "replay", "fresh_instance": False, "max_episode_steps": None}
 SMALL = ["exp=ppo", "env.id=Probe/Counter-v0", "env.num_envs=2", "algo.rollout_steps=16", "algo.total_steps=128"]
 
 
 def training(*overrides: str) -> Trainer:
-    return Trainer(compose([*SMALL, *overrides])[0], CARD)
+    return Trainer(compose([*SMALL, *overrides])[0], CARD | {"tier": "replay"})
 
 
 def misbehave(monkeypatch: pytest.MonkeyPatch, method: str, call: Any, reward: float | None = None) -> None:

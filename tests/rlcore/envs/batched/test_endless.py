@@ -28,9 +28,9 @@ from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
 from rlcore.store.checkpoint import nested_state
 from rlcore.train.trainer import Trainer
 from rlcore.types import Batch, Episode
+from tests.runs import CARD
 
 DUMMY = EnvConfig(id="batched/rl8-discrete_dummy", num_envs=4)
-CARD = {"tier": "snapshot", "fresh_instance": False, "max_episode_steps": None}
 SPEC = EnvSpec("walk", {"state": ArraySpec((1,), "float32")}, ActionSpec("Discrete", (), "int64", (2,), (0,)))
 
 

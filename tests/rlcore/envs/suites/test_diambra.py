@@ -29,7 +29,7 @@ from rlcore.evaluation.random_agent import RandomAgent
 from rlcore.run_config import build_config
 from rlcore.spec import EnvSpec
 from tests.diambra_engine import Engine, engines, serve
-from tests.runs import values
+from tests.runs import CARD, values
 
 SUITE = SUITES["diambra"]
 QUICK = {"action_space": "MULTI_DISCRETE", "screen_size": 16}
@@ -315,9 +315,7 @@ def test_evaluate_agent_uses_only_free_engines(three_engines):
     with closing(open_env(SUITE, "doapp", QUICK)), closing(make(config.env)) as env:
         spec = spec_of(env)
         instances = SUITE.free_instances("doapp")
-        result = evaluate_agent(
-            RandomAgent(spec), config, {"fresh_instance": False, "max_episode_steps": None}, 4, greedy=False
-        )
+        result = evaluate_agent(RandomAgent(spec), config, CARD | {"tier": "boundary"}, 4, greedy=False)
     assert instances == 1 and result["episodes"] == 4
 
 
