@@ -19,13 +19,12 @@ from rlcore.config.values import at
 from rlcore.errors import EnvironmentFault, Mistakes, UserError
 from rlcore.nn.network_keys import kind_of
 from rlcore.optim.optimizer_keys import OptimizerConfig
-from rlcore.store.checkpoint import choose, locate, manifest, resolve
+from rlcore.store.checkpoint import manifest
 from rlcore.train.resource_check import check_device, check_resources
 from rlcore.user_code import user_code
 
 if TYPE_CHECKING:
     from rlcore.config.groups import RunConfig
-    from rlcore.evaluation.loaded_policy import LoadedPolicy
     from rlcore.spec import EnvSpec
 
 
@@ -79,19 +78,14 @@ def prepare(
 
         for optimizer in own:
             check_class(optimizer)
+    if config.init_from:
+        inputs["init_from"] = _source(config, config.init_from, spec)
+    elif config.algo.fine_tunes and not config.checkpoint.resume_from:
+        from rlcore.train.initial_weights import require_source  # torch
+
+        require_source(config)
     if config.buffer.load_from is not None:
         inputs["load_from"] = _dataset(config, spec)
-    if config.init_from:
-        inputs["init_from"], policy = _source(config.init_from, config.algo.fine_tunes is not None)
-        from rlcore.evaluation.policy import refuse_other_shapes  # torch
-
-        _refuse_other_run(policy, config, spec)
-        refuse_other_shapes(policy, config, spec)
-    elif config.algo.fine_tunes and not config.checkpoint.resume_from:
-        raise UserError(
-            f"init_from is required: {config.algo.name} starts from the networks of an exploration run; set "
-            "checkpoint.exploration_ckpt_path (or init_from) to that run, one of its checkpoints or a models:/ URI"
-        )
     if config.checkpoint.resume_from:
         from rlcore.train.resume import refuse_unfit  # torch
 
@@ -163,34 +157,25 @@ def _check_model(config: RunConfig) -> None:
     check_address(own or tracking_uri(), "metric.logger.tracking_uri" if own else "MLFLOW_TRACKING_URI")
 
 
-def _refuse_other_run(policy: LoadedPolicy, config: RunConfig, spec: EnvSpec) -> None:
-    """Raise a `UserError` if a run cannot be fine-tuned from this policy; the message has all differing keys."""
-    if config.algo.fine_tunes is None:
-        return
-    try:
-        config.algo.fine_tunes.check(config.algo, policy.description["algo"], policy.spec, spec)
-    except UserError as error:
-        raise UserError(f"init_from={config.init_from}: {error}") from None
+def _source(config: RunConfig, uri: str, spec: EnvSpec) -> dict[str, Any]:
+    """Check the weights with which a run starts, and return their origin.
 
-
-def _source(uri: str, newest: bool = False) -> tuple[dict[str, Any], LoadedPolicy]:
-    """Load the policy whose weights a run starts with; return the origin of the weights and the policy.
-
-    If `uri` is a run, its best checkpoint is chosen; if `newest` is True, its newest one. The origin is a dict {given,
-    uri, path, digest}, which is stored in run.json. It contains the local path, because an alias in the registry may
-    later refer to another version.
+    The origin is a dict {given, uri, path, digest}, which is stored in run.json. It contains the local path of one
+    checkpoint: an alias in the registry may later refer to another version, a run may write other checkpoints, and this
+    run may have to restart. Raises a `UserError` if the weights are missing or do not fit.
     """
-    from rlcore.evaluation.policy import load_policy  # torch
+    from rlcore.evaluation.policy import policy_of, read_source, refuse_other_shapes  # torch
+    from rlcore.train.initial_weights import locate_source, refuse_other_run
 
     registered = uri.startswith("models:/")
     try:
         path = str(resolve_uri(uri)) if registered else uri
-        found = locate(Path(path), resolve if newest else choose)
-        if found is not None and found != Path(path):
-            # Store one checkpoint: the best or newest one may change later, and this run may have to restart.
+        if (found := locate_source(config, Path(path))) != Path(path):
             path = str(found.absolute())
-        policy = load_policy(path)
+        source = read_source(path)
+        policy = policy_of(source)
     except UserError as error:
         raise UserError(f"init_from={uri}: {str(error).removeprefix(f'{uri}: ')}") from None
-    origin = {"given": uri, "uri": uri if registered else None, "path": path, "digest": policy.description["digest"]}
-    return origin, policy
+    refuse_other_run(config, source, spec)
+    refuse_other_shapes(policy, config, spec)
+    return {"given": uri, "uri": uri if registered else None, "path": path, "digest": policy.description["digest"]}

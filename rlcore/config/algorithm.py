@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
@@ -22,7 +22,14 @@ VECTORS = frozenset({"vector", "goal"})  # kinds of observation keys that are co
 class SourceRules(Protocol):
     """Rules for the run from whose networks the runs of a fine-tuning algorithm start (`init_from`)."""
 
-    def check(self, config: AlgorithmConfig, algo: Mapping[str, Any], theirs: EnvSpec, spec: EnvSpec) -> None:
+    def check(
+        self,
+        config: AlgorithmConfig,
+        algo: Mapping[str, Any],
+        theirs: EnvSpec,
+        spec: EnvSpec,
+        components: Collection[str],
+    ) -> None:
         """Raise UserError if a run cannot start from the networks of another run.
 
         Args:
@@ -30,6 +37,7 @@ class SourceRules(Protocol):
             algo: group `algo` of the other run's config, as nested dicts.
             theirs: environment of the other run.
             spec: environment of this run.
+            components: names of the components of the other run's learner that can be loaded.
         """
         ...
 

@@ -150,7 +150,8 @@ def look(model: LoadedWorldModel, rows: Mapping[str, np.ndarray], there: np.ndar
         The recorded sequences, the predictions for them, and the imagined trajectories.
     """
     obs = {key: rows[f"obs/{key}"] for key in model.spec.obs if f"obs/{key}" in rows}
-    seen = model.observe({key: part[:SEEN] for key, part in obs.items()}, rows["action"][:SEEN])
+    observed = model.observe(obs, rows["action"])
+    seen = observed.at(slice(SEEN))  # a state depends only on the time steps up to its own
     then, _ = model.imagine(seen.at(-1), rows["action"][SEEN - 1 : -1])
     whole = ModelState(*(torch.cat(parts) for parts in zip(seen, then, strict=True)))
     newest = torch.from_numpy(there.sum(0).clip(max=SEEN) - 1)  # if the episode is shorter, its last time step
@@ -160,4 +161,4 @@ def look(model: LoadedWorldModel, rows: Mapping[str, np.ndarray], there: np.ndar
     predicted, continues = model.decode(whole), (~rows["terminated"]).astype(np.float32)
     truth = ModelPrediction({key: obs[key] for key in predicted.obs}, rows["reward"], continues, None)
     own_prediction = model.decode(dreamed)
-    return Dream(truth, predicted, SEEN, there, own_prediction, model.disagree(obs, rows["action"]))
+    return Dream(truth, predicted, SEEN, there, own_prediction, model.disagree(observed, rows["action"]))

@@ -168,15 +168,19 @@ class LoadedWorldModel:
         return ModelPrediction(obs, self.world.predict_reward(feat).reshape(lead).numpy(), *predictions)
 
     @torch.no_grad()
-    def disagree(self, obs: Mapping[str, Any], action: Any) -> np.ndarray | None:
-        """Return how much Plan2Explore's ensemble disagrees about the outcome of recorded steps, [T, B].
+    def disagree(self, state: ModelState, action: Any) -> np.ndarray | None:
+        """Return how much Plan2Explore's ensemble disagrees about the outcome of steps, [T, B].
 
-        The arguments are those of `observe`. The result is None if no ensemble was loaded.
+        Args:
+            state: [T, B, ...]; states before the actions, for example from `observe`.
+            action: [T, B, *shape] in the environment's format.
+
+        Returns:
+            The disagreement [T, B]; None if no ensemble was loaded.
         """
         if self._ensemble is None:
             return None
-        states = self.observe(obs, action)
-        return disagreement(self._ensemble(states.feat, self._flat(action, *states.deter.shape[:2]))).numpy()
+        return disagreement(self._ensemble(state.feat, self._flat(action, *state.deter.shape[:2]))).numpy()
 
     def _rows(self, obs: Mapping[str, Any], key: str) -> Tensor:
         """Return the observations of a key as a tensor [T, B, *shape]."""

@@ -84,11 +84,15 @@ def load_policy(path: str | Path, seed: int = 0) -> LoadedPolicy:
     Raises:
         UserError: If there is no policy at `path`, or if it is damaged.
     """
-    source = read_source(path)
+    return policy_of(read_source(path), seed)
+
+
+def policy_of(source: Source, seed: int = 0) -> LoadedPolicy:
+    """Return the policy in a source; `seed` and the errors are those of `load_policy`."""
     if "part" in source.description:
         raise UserError(
-            f"{path}: contains only the component {source.description['part']} of a learner, not a policy; load it "
-            "with flows.load_part"
+            f"{source.place}: contains only the component {source.description['part']} of a learner, not a policy; "
+            "load it with flows.load_part"
         )
     with _explain_errors(source.place, source.files):
         return LoadedPolicy(source.description, source.parts["agent"], seed)

@@ -22,6 +22,7 @@ from rlcore.config.values import plain
 from rlcore.envs.suites.own import give
 from rlcore.errors import UserError
 from rlcore.run_config import build_config
+from rlcore.train.initial_weights import load_initial_weights, require_source
 from rlcore.train.trainer import Trainer
 
 
@@ -45,13 +46,15 @@ def build(
         seed: seed of all random numbers.
         device: cpu, cuda or auto (cuda if there is a GPU).
         config: further keys and groups of the config, for example
-            `{"evaluation": {"episodes": 20}, "env": {"max_episode_steps": 100}}`.
+            `{"evaluation": {"episodes": 20}, "env": {"max_episode_steps": 100}}`. Training starts from the weights of
+            `init_from` and the rows of `buffer.load_from`, if they are set.
 
     Returns:
         The trainer.
 
     Raises:
-        UserError: A value of the config is invalid, or the algorithm does not support the environment.
+        UserError: A value of the config is invalid, or the algorithm does not support the environment, or it starts
+            from the networks of another run, and `init_from` names none that fits.
         EnvironmentFault: The environment fails a check, for example because it returns a tensor of a wrong shape.
     """
     groups, place = dict(config or {}), _select(env)
@@ -60,7 +63,11 @@ def build(
         groups[group] = values | dict(groups.get(group, {}))
     if "wrapper" in place:
         groups["env"]["wrapper"] = {**groups["env"]["wrapper"], **place["wrapper"]}
-    return Trainer(build_config({"algo": plain(algo), "seed": seed, **groups}, may_be_endless=True))
+    built = build_config({"algo": plain(algo), "seed": seed, **groups}, may_be_endless=True)
+    require_source(built)
+    trainer = Trainer(built)
+    load_initial_weights(trainer)
+    return trainer
 
 
 def _select(env: str | type | Callable[..., Any]) -> dict[str, Any]:

@@ -14,7 +14,6 @@ from typing import Any
 from rlcore.compiled.when_to_compile import EAGER, decide
 from rlcore.errors import RunError
 from rlcore.evaluation.play import OnProgress
-from rlcore.evaluation.policy import read_source
 from rlcore.spec import EnvSpec
 from rlcore.store import checkpoint
 from rlcore.store.compare import tensor_digests
@@ -25,8 +24,9 @@ from rlcore.store.retry import retry
 from rlcore.system.training_clock import wall
 from rlcore.train.arithmetic import count
 from rlcore.train.boundary import Boundary, boundary_at, is_scheduled, next_stop, stop_reason
-from rlcore.train.components import check_finite, start_from
+from rlcore.train.components import check_finite
 from rlcore.train.fingerprint import fingerprint
+from rlcore.train.initial_weights import load_initial_weights
 from rlcore.train.metrics import MetricsWindow
 from rlcore.train.ranks import VARIABLE, WorkerRanks
 from rlcore.train.resource_check import check_resources
@@ -89,16 +89,7 @@ class RunTrainer:
                 self.events.warn_of_lost(earlier.bookkeeping["logged"], self.policy_steps)
                 self.events.append("resume", **self.progress.moment())
             return
-        config = self.training.config  # this copy has absolute paths
-        if source := config.init_from:  # weights and normalization statistics, but no optimizers, counters or envs
-            found = read_source(source)
-            log.info("%s", start_from(self.learner, found.parts, source))
-            if rules := config.algo.fine_tunes:
-                for notice in rules.list_changes(config.algo, found.description.get("algo", {})):
-                    log.warning("init_from=%s: %s", source, notice)
-            self.learner.sync_weights(self.training.behavior_policy)
-        if config.buffer.load_from:
-            self.training.remember(config.buffer.load_from)
+        load_initial_weights(self.training)
 
     def _continue(self, learning: Mapping[str, Any], bookkeeping: Mapping[str, Any]) -> None:
         self.training.load_state_dict(learning)

@@ -65,14 +65,18 @@ def imagine(rssm: RSSM, actor: LatentActor, start: ModelState, horizon: int, rng
 
 
 class DreamerBehavior:
-    """Behavior: actor, critic, optional target critic and their optimizers.
+    """Behavior: actor, critic and optional target critic.
 
     Actor and critic are trained for one reward, on trajectories that the world model imagines. In Dreamer V3, an actor
     can maximize a weighted sum of rewards, with a critic for each.
 
-    A subclass implements `actor_objective` and `predicted_reward`. The loss of the actor passes three tensors to
-    `critic_objective`: `feat`, `returns` and `weight` of the imagined states, [H, N, ...]; in Dreamer V1, H is the
-    horizon minus 1.
+    A subclass implements `predicted_reward`. There are two ways to train:
+        each network has an optimizer (Dreamer V1 to V3): The subclass implements `actor_objective`. The loss of the
+            actor passes three tensors to `critic_objective`: `feat`, `returns` and `weight` of the imagined states,
+            [H, N, ...]; in Dreamer V1, H is the horizon minus 1. `train` takes the optimizer steps.
+        an optimizer of the learner trains networks of the behavior together with the world model (Dreamer V3.5): The
+            subclass overrides `make_optimizers` and `components`, and defines the losses that the learner adds to its
+            own. `actor_objective`, `critic_objective` and `train` are not used.
 
     Args:
         context: config, specs, devices and ranks of the run (`rlcore.types.Context`).

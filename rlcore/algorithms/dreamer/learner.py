@@ -94,8 +94,12 @@ class DreamerLearner(protocols.Learner):
 
     A behavior is an actor and a critic that are trained for one reward, on trajectories that the world model imagines.
 
-    A subclass sets the two classes below and implements `model_loss`. It can override `make_behaviors` to train further
-    actors, and `make_modules` and `train_modules` to train further networks on the model states, such as an ensemble.
+    A subclass sets the two classes below and implements `model_loss`, the loss of the world model's optimizer. If one
+    optimizer trains the world model together with other networks (Dreamer V3.5), the subclass overrides
+    `make_optimizers`, `gradient_step` and `components` instead, and `model_loss` is not used.
+
+    A subclass can override `make_behaviors` to train further actors, and `make_modules` and `train_modules` to train
+    further networks on the model states, such as an ensemble.
     If its agent returns model states as extras, it can override `initial_state` and `updated_extras` to start sequences
     from stored states; see the arguments of `memory_and_plan`.
 

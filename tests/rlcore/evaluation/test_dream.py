@@ -32,7 +32,11 @@ class Line:
 
     spec = SPEC
 
+    def __init__(self) -> None:
+        self.observed = 0
+
     def observe(self, obs: dict[str, np.ndarray], action: np.ndarray) -> ModelState:
+        self.observed += 1
         x = torch.from_numpy(obs["state"])
         return ModelState(x, torch.zeros_like(x))
 
@@ -42,8 +46,9 @@ class Line:
         x = state.deter + moves.cumsum(0)
         return ModelState(x, torch.zeros_like(x)), moves.numpy()
 
-    def disagree(self, obs: dict[str, np.ndarray], action: np.ndarray) -> None:
-        """Return None: the model has no ensemble."""
+    def disagree(self, state: ModelState, action: np.ndarray) -> np.ndarray:
+        """Return x + a."""
+        return (state.deter.numpy() + action)[..., 0]
 
     def decode(self, state: ModelState) -> ModelPrediction:
         x = state.deter.numpy()
@@ -90,7 +95,8 @@ def test_cut_takes_all_sequences_from_one_environment() -> None:
 @pytest.mark.parametrize("length", [300, 30, 3])
 def test_look_matches_perfect_model_in_every_row(length: int) -> None:
     rows, mask = cut(make_rows([[length]] * 6))
-    result = look(Line(), rows, mask)  # pyright: ignore[reportArgumentType]
+    result = look(line := Line(), rows, mask)  # pyright: ignore[reportArgumentType]
+    assert line.observed == 1
     assert mask.sum() == min(length, LENGTH) * SEQUENCES
     truth, model = result.truth.obs["state"], result.model.obs["state"]
     np.testing.assert_allclose(truth[mask], model[mask], atol=1e-4)
@@ -103,6 +109,7 @@ def test_look_matches_perfect_model_in_every_row(length: int) -> None:
     begin = truth[min(length, SEEN) - 1, :, 0]
     np.testing.assert_allclose(result.own.reward, 2 * (begin + np.arange(LENGTH - SEEN + 1)[:, None]), rtol=1e-5)
     assert result.own.value is not None and result.own.value.shape == (LENGTH - SEEN + 1, SEQUENCES)
+    np.testing.assert_array_equal(result.disagreement, rows["obs/state"][..., 0] + rows["action"][..., 0])
 
 
 @pytest.mark.parametrize(

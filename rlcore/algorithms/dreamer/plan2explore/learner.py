@@ -130,12 +130,13 @@ class Exploration(DreamerLearner):
     def ensemble_loss(self, states: ModelState, before: Tensor, is_first: Tensor, targets: Tensor) -> LossTerms:
         """Compute the loss of the ensemble (arXiv:2005.05960, eq. 3): Σₖ -log N(e; μₖ(s, a), 1) of each recorded step.
 
-        `before` [L, N, A'] contains the previous actions. Steps to the first row of an episode have the loss 0.
+        `before` [L, N, A'] contains the previous actions. Steps to the first row of an episode have the weight 0, and
+        the mean is that of the other steps. (SheepRL learns all steps, so its mean is that of all steps.)
         """
         predicted = self.ensembles(states.feat[:-1], before[1:])  # [K, L-1, N, D]
         loss = type(self).distance(predicted, targets[1:].expand_as(predicted), 3).sum(0)  # [L-1, N]
-        loss = torch.where(is_first[1:], 0.0, loss).flatten()
-        return reduce_loss(loss, torch.ones_like(loss), Loss__ensemble_loss=loss)
+        total, count, metrics = reduce_loss(loss.flatten(), ~is_first[1:].flatten(), Loss__ensemble_loss=loss.flatten())
+        return total, count.clamp(min=1), metrics  # no step counts if each one leads to the first row of an episode
 
     @property
     def transferable_components(self) -> tuple[str, ...]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from rlcore.config.schema import arguments
@@ -12,7 +12,7 @@ from rlcore.errors import UserError
 
 if TYPE_CHECKING:
     from rlcore.config.algorithm import AlgorithmConfig
-    from rlcore.spec import EnvSpec
+    from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
 
 # Last parts of the keys that change the networks of world model, actor or critic.
 NETWORK_KEYS = frozenset(
@@ -50,6 +50,9 @@ PHASE_KEYS = (
 )
 
 
+ACTOR = "actor_exploration"  # component of the learner
+
+
 @dataclass(frozen=True)
 class ExplorationSource:
     """Rules for the run from which a fine-tuning run starts; an implementation of `SourceRules`.
@@ -60,18 +63,30 @@ class ExplorationSource:
 
     algorithm: str
 
-    def check(self, config: AlgorithmConfig, algo: Mapping[str, Any], theirs: EnvSpec, spec: EnvSpec) -> None:
+    def check(
+        self,
+        config: AlgorithmConfig,
+        algo: Mapping[str, Any],
+        theirs: EnvSpec,
+        spec: EnvSpec,
+        components: Collection[str],
+    ) -> None:
         """Raise UserError if the source is not a run with the same environment, keys and sizes; name all differences.
 
         The arguments are those of `SourceRules.check`.
         """
-        found = [] if theirs.id == spec.id else [f"env.id={theirs.id} (here {spec.id})"]
+        found = list[str]()
         if algo.get("name") not in (self.algorithm, config.name):
-            found.insert(0, f"algo.name={algo.get('name')} (needed: {self.algorithm})")
-        else:
-            found += [text for key, text in _differences(config, algo) if _sets_networks(key)]
+            found.append(f"algo.name={algo.get('name')} (needed: {self.algorithm})")
+        found += _other_environment(config, theirs, spec)
+        found += [text for key, text in _differences(config, algo) if _sets_networks(key)]
         if found:
             raise UserError(f"its run does not fit this run: {', '.join(found)}; set these keys as in that run")
+        if ACTOR not in components and at(plain(config), "player.actor_type") == "exploration":
+            raise UserError(
+                "contains no exploration actor, which collects data until learning starts; use the exploration run or "
+                "one of its checkpoints, or set algo.player.actor_type=task"
+            )
 
     def list_changes(self, config: AlgorithmConfig, algo: Mapping[str, Any]) -> list[str]:
         """Return a notice about keys that differ from those of the exploration run and do not change the networks.
@@ -82,11 +97,49 @@ class ExplorationSource:
         return [f"the exploration run had other values: {', '.join(others)}"] if others else []
 
 
+def _other_environment(config: AlgorithmConfig, theirs: EnvSpec, spec: EnvSpec) -> Iterator[str]:
+    """Yield the differences between two environments: their ids, the observations that are read, and their actions."""
+    if theirs.id != spec.id:
+        yield f"env.id={theirs.id} (here {spec.id})"
+    read = [key for group in ("mlp_keys", "cnn_keys") for key in at(plain(config), f"{group}.encoder")]
+    for key in (*read, *(spec.mask_keys if config.obeys_masks else ())):
+        one, other = (_without_window(each.obs.get(key)) for each in (theirs, spec))
+        if one != other:
+            yield f"observation {key}: {_describe(one)} (here {_describe(other)})"
+    if theirs.action != spec.action:
+        yield f"action: {_describe_action(theirs.action)} (here {_describe_action(spec.action)})"
+
+
+def _without_window(part: ArraySpec | None) -> ArraySpec | None:
+    return part and replace(part, window=None)  # a world model reads only the newest frame
+
+
+def _describe(part: ArraySpec | None) -> str:
+    if part is None:
+        return "absent"
+    values = f", {part.n} values from {part.start}" if part.n is not None else ""
+    return f"{part.kind} of {part.dtype}, {list(part.shape)}{values}"
+
+
+def _describe_action(action: ActionSpec) -> str:
+    if action.continuous:
+        return f"Box {list(action.shape)} from {list(action.low)} to {list(action.high)}"
+    return f"{action.space} of {list(action.nvec)} choices from {list(action.start)}"
+
+
 def _differences(config: AlgorithmConfig, algo: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the keys whose values differ from those in `algo`, with a text that has both values."""
-    mine, keys = plain(config), [argument.key for argument in arguments(type(config))]
-    pairs = [(key, at(algo, key), at(mine, key)) for key in keys]
-    return [(key, f"algo.{key}={spell(old)} (here {spell(new)})") for key, old, new in pairs if old != new]
+    """Return the keys whose values differ from those in `algo`, with a text that has both values.
+
+    Keys that `algo` does not have are left out.
+    """
+    absent, mine = object(), plain(config)
+    keys = [argument.key for argument in arguments(type(config))]
+    pairs = [(key, at(algo, key, absent), at(mine, key)) for key in keys]
+    return [
+        (key, f"algo.{key}={spell(old)} (here {spell(new)})")
+        for key, old, new in pairs
+        if old is not absent and old != new
+    ]
 
 
 def _sets_networks(key: str) -> bool:
