@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -277,16 +278,25 @@ def _own(part: Any) -> bool:
     """Return True if the code of `part` is defined in the packages rlcore or torch.
 
     For a method, the class of its object is checked too. For a module, the classes of all submodules are checked, and
-    those in an attribute `made_of` of a submodule.
+    the classes and functions that their attributes contain.
     """
     if isinstance(part, torch.nn.Module):
-        classes = [each for module in part.modules() for each in (type(module), *getattr(module, "made_of", ()))]
-        return all(map(_of_ours, classes))
+        return all(_of_ours(code) for module in part.modules() for code in (type(module), *_stored_code(module)))
     return _of_ours(part) and _of_ours(type(getattr(part, "__self__", torch.nn.Module())))
 
 
+def _stored_code(module: torch.nn.Module) -> Iterator[Any]:
+    """Yield the classes and functions in the attributes of a module, among them hooks and replaced methods."""
+    for value in vars(module).values():
+        for part in value.values() if isinstance(value, dict) else (value,):
+            if isinstance(part, (type, FunctionType, MethodType)):
+                yield part
+
+
 def _of_ours(code: Any) -> bool:
-    return str(getattr(code, "__module__", None)).partition(".")[0] in ("rlcore", "torch")
+    """Return True if a class or function is defined in rlcore or torch, and is not generated from other code."""
+    package, _, rest = str(getattr(code, "__module__", None)).partition(".")
+    return package == "rlcore" or (package == "torch" and not rest.startswith(("fx", "jit")))
 
 
 def code_digest() -> str:

@@ -89,6 +89,11 @@ def test_own_model_code_is_no_part_of_a_known_cache_key(name: str) -> None:
     assert [len(each.names([torch.ones(2)])) for each in facts] == [0, 2]
 
 
+def test_own_distribution_code_is_no_part_of_a_known_cache_key() -> None:
+    own = Trainer(config(f"distribution.type={OWN}:Laplace", env_id="Pendulum-v1")).learner.agent
+    assert machine_code.Facts({}, 0, list, [own]).names([torch.ones(2)]) == []
+
+
 def test_own_model_weights_depend_only_on_seed() -> None:
     torch.manual_seed(1)
     first, before = agent("Net", seed=3), torch.get_rng_state()

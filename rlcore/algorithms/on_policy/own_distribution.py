@@ -71,7 +71,6 @@ class OwnHead(nn.Module):
         self.kind = "normal" if action.continuous else "discrete"
         self.form = ActionForm(action, self.kind)
         self.own: Any = plugins.member(KEY, distribution)
-        self.made_of = (self.own,)  # its code is part of the compiled functions
         self._model = (model,)  # in a tuple, so that it is not registered as a part of this head
         if missing := [name for name in NEEDED if not hasattr(self.own, name)]:
             raise UserError(f"{self.place}: the class has no {missing[0]}; it needs {', '.join(NEEDED)}")

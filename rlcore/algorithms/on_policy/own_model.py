@@ -69,7 +69,7 @@ class OwnModel(nn.Module):
             if settings.clip is not None and part.kind in ("vector", "goal") and part.n is None and key != ACTION:
                 self.normalizers[key] = Normalizer(part.size, settings.clip)
         own = OwnNetwork(settings, self.obs_spec, spec.action, rng)
-        self.net, self.made_of = own.net, own.made_of
+        self.net = own.net
         names = list[str]()
         for name, value in own.initial().items():
             self.register_buffer(f"initial_{name}", value.detach().clone(), persistent=False)

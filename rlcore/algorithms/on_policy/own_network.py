@@ -50,20 +50,18 @@ class OwnNetwork:
 
     Attributes:
         net: the network.
-        made_of: class or function that created the network; its code is part of the compiled functions.
 
     Raises:
         UserError: The network cannot be created, or it is recurrent and should not be, or the other way round.
     """
 
     net: nn.Module
-    made_of: tuple[Any, ...]
 
     def __init__(
         self, settings: Settings, obs_spec: Mapping[str, ArraySpec], action: ActionSpec, rng: torch.Generator
     ) -> None:
         self.place = f"{KEY}={settings.model if isinstance(settings.model, str) else type(settings.model).__name__}"
-        self.recurrent, self.made_of = settings.recurrent, ()
+        self.recurrent = settings.recurrent
         self.net = self._create(settings, obs_spec, action, rng)
         self._check_kind(self.net)
 
@@ -127,7 +125,6 @@ class OwnNetwork:
                 "from its files; train with algo.model=package.module:Class and algo.model_config instead"
             )
         own: Any = plugins.member(KEY, settings.model)
-        self.made_of = (own,)
         if isinstance(own, type):  # before the constructor, which may need the inputs of the other kind
             self._check_kind(own)
         what = f"the constructor failed with algo.model_config={dict(settings.arguments)}"

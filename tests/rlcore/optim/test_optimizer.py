@@ -443,10 +443,17 @@ def test_facts_names_are_empty_for_foreign_code(uncompiled: None) -> None:
         def forward(self, input: Tensor) -> Tensor:
             return 2 * super().forward(input)
 
+    replaced: Any = nn.Identity()
+    hooked: Any = nn.Identity()
+    replaced.forward = lambda input: 2 * input
+    hooked.register_forward_hook(lambda module, given, found: 2 * found)
     example = [torch.ones(2)]
     ours: list[Any] = [nn.Sequential(nn.Linear(2, 2)), MLP.forward, Normal]
     theirs: list[Any] = [
         nn.Sequential(Mine(2, 2)),
+        nn.Sequential(replaced),
+        nn.Sequential(hooked),
+        torch.fx.symbolic_trace(nn.Linear(2, 2)),
         Mine,
         AsModule(linear()).forward,
         make_optimizer,
