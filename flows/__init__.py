@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from flows.runs.frames import RunFrames
     from rlcore.evaluation.loaded_policy import LoadedPolicy
     from rlcore.evaluation.loaded_world import LoadedWorldModel
 
@@ -61,6 +62,38 @@ def load_part(path_or_uri: str | Path) -> dict[str, Any]:
     from rlcore.evaluation.policy import load_part as load
 
     return load(_local(path_or_uri))
+
+
+def load_runs(
+    chosen: str = "",
+    *,
+    runs: str | Path | None = None,
+    keys: Sequence[str] = (),
+    metrics: Sequence[str] | None = None,
+) -> RunFrames:
+    """Load the summaries and the learning curves of runs as data frames of pandas.
+
+        summaries, curves = load_runs("CartPole", keys=["algo.optimizer.lr"])
+        curves["Evaluation/greedy_mean"].unstack("run").plot()
+
+    Args:
+        chosen: filter, as in `shepherd runs`: group, sweep, folder, glob, or a word in the name, algorithm,
+            environment, group or status; "" selects all runs.
+        runs: folder that is searched for runs; None: the default folder of runs (`runs`, or SHEPHERD_RUN_ROOT).
+        keys: config keys that become columns of the summaries.
+        metrics: metrics in the curves; None: all metrics.
+
+    Returns:
+        Two data frames, `summaries` with one row for each run and `curves` with one column for each metric
+        (`flows.runs.frames.RunFrames`).
+
+    Raises:
+        UserError: If the filter selects no run, or no run has one of the config keys.
+    """
+    from flows.runs.frames import load_frames  # every command imports flows first
+    from flows.settings import run_root  # every command imports flows first
+
+    return load_frames(chosen, run_root() if runs is None else str(runs), keys, metrics)
 
 
 def _local(path_or_uri: str | Path) -> str | Path:
@@ -132,4 +165,4 @@ def evaluation(cfg: Mapping[str, Any], episodes: int = 100) -> None:
     evaluate(cfg, episodes)
 
 
-__all__ = ["evaluation", "load_part", "load_policy", "load_world_model", "main", "run"]
+__all__ = ["evaluation", "load_part", "load_policy", "load_runs", "load_world_model", "main", "run"]

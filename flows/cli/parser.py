@@ -34,6 +34,10 @@ CHECKPOINT = (
     "checkpoint of the run: latest, best, or a number of policy steps (default: best, or latest if none is best)"
 )
 SIDE = "name of a group of runs (set by group=NAME), sweep, folder of runs, glob, or mlflow:EXPERIMENT?FILTER"
+RUNS = (
+    "group, sweep, folder of runs or glob, as in `shepherd compare`, or a word in the name, algorithm, environment, "
+    "group or status of runs (default: all runs)"
+)
 POSITIONALS = ("source", "run_dir", "first", "second", "sides", "folders", "name", "version", "words")
 MISSING = "the following arguments are required: "  # start of argparse's message
 PARAMS = (
@@ -108,7 +112,7 @@ def parse(arguments: Sequence[str]) -> tuple[str, dict[str, Any]]:
         given = values.get(name)
         if "" in arguments and (given == "" or (isinstance(given, list) and "" in given)):
             raise UserError(f"{name.upper()}: must not be empty; see `shepherd {command} --help`")
-    for name in ("episodes", "workers"):
+    for name in ("episodes", "workers", "last"):
         if (values.get(name) or 1) < 1 or values.get(name) == 0:
             raise UserError(f"--{name} {values[name]}: must be 1 or more")
     if not 0 <= (values.get("round") or 0) < 10**9:
@@ -156,6 +160,7 @@ def parser() -> Parser:
     command.add_argument("first", help="first run or checkpoint directory; the run may still be training")
     command.add_argument("second", help="second run or checkpoint directory; the run may still be training")
     _add_reproduce(group)
+    _add_runs(group)
     _add_reap(group)
     _add_compare(group)
     _add(group, "agents", "flows.cli.catalogue:agents", "list algorithms with their papers, spaces and presets")
@@ -205,6 +210,15 @@ def _add_compare(group: Any) -> None:
     about = "folder that is searched for groups (default: SHEPHERD_RUN_ROOT, or runs if that is not set)"
     command.add_argument("--runs", metavar="FOLDER", help=about)
     command.add_argument("--json", action="store_true", dest="as_json", help="print all results as JSON")
+
+
+def _add_runs(group: Any) -> None:
+    command = _add(group, "runs", "flows.cli.runs_command:runs", "list runs, newest first, with status and return")
+    command.add_argument("chosen", nargs="?", default="", metavar="FILTER", help=RUNS)
+    about = "folder that is searched for runs (default: SHEPHERD_RUN_ROOT, or runs if that is not set)"
+    command.add_argument("--runs", dest="folder", metavar="FOLDER", help=about)
+    command.add_argument("--last", type=int, metavar="N", help="list only the N newest runs")
+    command.add_argument("--json", action="store_true", dest="as_json", help="print the runs as JSON")
 
 
 def _add_reap(group: Any) -> None:

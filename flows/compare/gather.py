@@ -15,9 +15,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-import yaml
-
 from flows.compare.records import Record, from_directory, from_mlflow
+from flows.runs.run_list import read_group
 from flows.settings import tracking_uri
 from flows.tracking.mlflow_store import pages, reachable_store
 from rlcore.config.values import nearest
@@ -124,7 +123,7 @@ class _Groups:
         if self._runs is None:
             self._runs = {}
             for run in RunDirectory.below(Path(self.root)):
-                if (group := _group(run)) and not _of_earlier_winner(run):
+                if (group := read_group(run)) and not _of_earlier_winner(run):
                     self._runs.setdefault(group, []).append(run)
         return self._runs
 
@@ -148,15 +147,6 @@ def _of_earlier_winner(run: RunDirectory) -> bool:
     return place.name != f"winner_{best['number']:04d}"
 
 
-def _group(run: RunDirectory) -> str | None:
-    try:
-        line = re.search(r"^group:.*$", run.config.read_text(), re.MULTILINE)  # parsing the whole file is slow
-        return line and yaml.safe_load(line[0])["group"]
-    except (OSError, ValueError, yaml.YAMLError) as error:  # a damaged run does not hide the others
-        log.warning("run excluded: %s: cannot be read (%s)", run.config, first_line(error))
-        return None
-
-
 def _side(word: str, groups: _Groups) -> tuple[Side, list[Read]]:
     """Return the side (group of runs) that a command-line argument selects, and a function for each run that reads it.
 
@@ -175,7 +165,7 @@ def _side(word: str, groups: _Groups) -> tuple[Side, list[Read]]:
         there = any(folder.is_dir() for folder in folders)
         what = "this folder contains no run" if there else f"no such group in {groups.root}, sweep or folder"
         raise UserError(f"{word}: {what}{nearest(word, groups.names) or _list_names(sorted(groups.names))}")
-    among = {group for run in runs if (group := _group(run))}
+    among = {group for run in runs if (group := read_group(run))}
     own = among.pop() if len(among) == 1 else None
     whole = None if glob.has_magic(typed) or RunDirectory(typed).config.exists() else typed
     return Side(word, f"folder {word}", own, folder=whole), [partial(from_directory, run) for run in runs]

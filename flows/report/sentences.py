@@ -83,6 +83,14 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
+def age(seconds: float) -> str:
+    """Format the time since an event in its largest unit, such as `12 s`, `5 min`, `3 h` or `20 d`."""
+    for unit, size, limit in (("s", 1, 60), ("min", 60, 60), ("h", 3600, 48)):
+        if seconds < size * limit:
+            return f"{max(0, int(seconds // size))} {unit}"
+    return f"{int(seconds // 86400)} d"
+
+
 def number(value: float, reference: float = 0.0) -> str:
     """Format a return; large numbers get fewer decimals.
 

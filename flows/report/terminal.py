@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import TextIO
 
 from rich.box import SIMPLE_HEAD
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.segment import Segment
 from rich.table import Table
@@ -83,3 +84,27 @@ def table(
     for row in rows:
         grid.add_row(*row)
     return grid
+
+
+def long_table(head: Sequence[str], rows: Sequence[Sequence[str | Text]], numbers: Collection[str] = ()) -> Text:
+    """Return a table with many rows as one text, which is rendered ten times faster than `table`.
+
+    Args:
+        head: titles of the columns.
+        rows: cells of each row, without line breaks. The last column is not padded.
+        numbers: titles of the columns that are right-aligned.
+
+    Returns:
+        The table.
+    """
+    cells = [[(printable(str(cell)), cell.style if isinstance(cell, Text) else "") for cell in row] for row in rows]
+    cells.insert(0, [(title, "dim") for title in head])
+    widths = [max(cell_len(row[column][0]) for row in cells) for column in range(len(head))]
+    drawn = Text()
+    for row in cells:
+        for title, width, (text, style) in zip(head, widths, row, strict=True):
+            gap = " " * (width - cell_len(text)) if title != head[-1] or title in numbers else ""
+            drawn.append(gap + text if title in numbers else text + gap, style or None)
+            drawn.append("\n" if title == head[-1] else "  ")
+    drawn.rstrip()
+    return drawn

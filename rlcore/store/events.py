@@ -227,7 +227,7 @@ class EventReader:
                 if not line.endswith(b"\n") or (until is not None and self.offset >= until):
                     return
                 self.offset, self._lines = self.offset + len(line), self._lines + 1
-                event = _event(line)
+                event = parse_event(line)
                 if event is None:
                     _warn_damaged_line(self.path, self._lines)
                 elif not self._is_repeated(event):
@@ -243,7 +243,7 @@ class EventReader:
         return seen is not None and not seen.add(event["policy_steps"])
 
 
-def _event(line: bytes) -> dict[str, Any] | None:
+def parse_event(line: bytes) -> dict[str, Any] | None:
     """Parse a line of the log; return the event, or None if the line is damaged."""
     try:
         event = json.loads(line)

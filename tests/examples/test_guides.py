@@ -7,6 +7,7 @@ are executed in one namespace. The overrides of each `shepherd train` are compos
 
 from __future__ import annotations
 
+import ast
 import itertools
 import re
 import shlex
@@ -228,6 +229,25 @@ def logged(events: Path) -> set[tuple[str, str]]:
 def test_event_log_page_documents_fields_of_run(recorded: Path) -> None:
     found = logged(RunDirectory(recorded / "runs/first").events)
     assert found == {(kind, name) for kind, name in documented() if kind != "registered"}
+
+
+def written() -> set[tuple[str, str]]:
+    """Kinds and fields of the events that the code writes: `append` or `note` with a kind and keyword arguments."""
+    found = set[tuple[str, str]]()
+    for path in itertools.chain.from_iterable((processes.ROOT / part).rglob("*.py") for part in ("rlcore", "flows")):
+        for call in (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)):
+            if isinstance(call.func, ast.Attribute) and call.func.attr in ("append", "note") and call.keywords:
+                kind = call.args[0]
+                assert isinstance(kind, (ast.Constant, ast.Name)), ast.unparse(call)
+                if isinstance(kind, ast.Constant):
+                    found |= {(kind.value, name) for name in ("kind", *(key.arg for key in call.keywords)) if name}
+    return found
+
+
+def test_event_log_page_documents_every_event_in_code() -> None:
+    found = written()
+    assert {kind for kind, _ in found} == {kind for kind, _ in documented()}
+    assert found <= documented()
 
 
 def test_event_log_comparison_finds_undocumented_field(tmp_path: Path) -> None:

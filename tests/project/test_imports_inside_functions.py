@@ -34,6 +34,7 @@ HEAVY = frozenset(
         "numpy",
         "omegaconf",
         "optuna",
+        "pandas",
         "prefect",
         "psutil",
         "requests",

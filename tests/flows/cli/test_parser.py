@@ -29,6 +29,7 @@ LINES = [
     "config exp=ppo --params",
     "diff runs/a runs/b",
     "reproduce runs/a --run-dir runs/b --json",
+    "runs low --runs all --last 3 --json",
     "reap runs other --elsewhere --resume --json",
     "compare a runs/b --out r --threshold 475 --runs all --json",
     "agents",
