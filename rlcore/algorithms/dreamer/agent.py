@@ -59,8 +59,8 @@ class WorldAgent(nn.Module):
     ) -> tuple[dict[str, Tensor], Tensor, dict[str, Tensor]]:
         """Select one action for each of B environments.
 
-        Return the next carry, actions [B, A], and an empty dict (other agents return extra outputs in it). `obs` maps
-        observation keys to [B, ...]. If `greedy` is true or `rng` is None, nothing is sampled.
+        Return the next carry, actions [B, A], and the result of `extras`. `obs` maps observation keys to [B, ...]. If
+        `greedy` is true or `rng` is None, nothing is sampled.
         """
         rssm, actor, count = self.world.rssm, self.actor, len(is_first)
         noise = None if greedy or rng is None else rssm.noise(rng, count)
@@ -73,7 +73,15 @@ class WorldAgent(nn.Module):
             action = choose(self.spec, policy.parts, obs, acts)
         else:
             action = policy.mode() if acts is None else actor.clip(policy.sample(acts))
-        return {"deter": state.deter, "stoch": state.stoch, "action": actor.flat(action)}, action, {}
+        carry = {"deter": state.deter, "stoch": state.stoch, "action": actor.flat(action)}
+        return carry, action, self.extras(state)
+
+    def extras(self, state: ModelState) -> dict[str, Tensor]:
+        """Return outputs to store with the rows of the replay buffer, name -> [B, ...]; the base class has none.
+
+        `state` contains the model states [B, ...] in which the actions were selected.
+        """
+        return {}
 
     def to_env(self, action: Tensor) -> Tensor:
         """Convert the agent's actions [B, A] to the environment's actions [B, *shape], within the action bounds."""

@@ -106,7 +106,7 @@ class RSSM(nn.Module):
         hₜ = f(hₜ₋₁, zₜ₋₁, aₜ₋₁)        zₜ ~ q(zₜ | hₜ, xₜ)        ẑₜ ~ p(ẑₜ | hₜ)
 
     q is the posterior of the stochastic part z, given the observation x; p is the prior. At the first time step of an
-    episode, the previous action is ignored, and the previous state is the initial state (see `WorldKeys.begin`).
+    episode, the previous action is ignored, and the previous state is the initial state (see `StateKeys.begin`).
 
     Everything that does not depend on the previous state is computed for all time steps at once, outside the loop over
     time. These are the priors, the linear function of the observations in the posterior's hidden layer, and, in a

@@ -93,7 +93,7 @@ class WorldGroup(Protocol):
 
     @property
     def begin(self) -> str:
-        """Kind of the model state at the start of an episode; see `world_keys.WorldKeys.begin`."""
+        """Kind of the model state at the start of an episode; see `state_keys.StateKeys.begin`."""
         ...
 
     @property

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
+from rlcore.algorithms.dreamer.state_keys import StateKeys
 from rlcore.config.schema import Needs, arg
 from rlcore.nn.network_keys import ACTIVATIONS
 from rlcore.optim.optimizer_keys import OptimizerConfig
@@ -158,7 +159,7 @@ class DiscountKeys(DenseKeys):
 
 
 @dataclass(frozen=True)
-class WorldKeys:
+class WorldKeys(StateKeys):
     """Config keys that the world models of Dreamer V1, V2 and V3 share.
 
     The subclass of an algorithm adds the weights of its losses and the settings of its stochastic state.
@@ -188,26 +189,6 @@ class WorldKeys:
     def posterior(self) -> MLPSpec:
         """Settings of the hidden layer of the posterior."""
         return self.representation_model.layers
-
-    @property
-    def decoupled(self) -> bool:
-        """True if the posterior depends only on the observation, not on the recurrent state."""
-        return False
-
-    @property
-    def begin(self) -> str:
-        """Kind of the model state at the start of an episode: "zeros", "prior" or "learned".
-
-        The model state has a deterministic part h and a stochastic part z. "zeros": h = z = 0. "prior": h = 0, and z is
-        the mode of the prior p(z | h). "learned": h is the tanh of a trained parameter, and z is the mode of the prior
-        p(z | h).
-        """
-        return "zeros"
-
-    @property
-    def ends(self) -> bool:
-        """True if the world model has a continue head, which predicts whether an imagined episode continues."""
-        return True
 
 
 @dataclass(frozen=True)

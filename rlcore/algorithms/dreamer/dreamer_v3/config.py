@@ -67,7 +67,7 @@ class WorldModelConfig(WorldKeys):
 
     @property
     def begin(self) -> str:
-        """Kind of the model state at the start of an episode, "learned" or "prior"; see `WorldKeys.begin`."""
+        """Kind of the model state at the start of an episode, "learned" or "prior"; see `StateKeys.begin`."""
         return "learned" if self.learnable_initial_recurrent_state else "prior"
 
 

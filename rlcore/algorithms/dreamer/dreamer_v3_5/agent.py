@@ -15,7 +15,6 @@ from rlcore.algorithms.dreamer.dreamer_v3_5.networks import make_networks
 from rlcore.algorithms.dreamer.latents import CategoricalLatent, Latent, one_hot
 from rlcore.algorithms.dreamer.networks import Networks
 from rlcore.algorithms.dreamer.rssm import ModelState
-from rlcore.functional.noise import Noise
 from rlcore.functional.scalars import TwoHot
 from rlcore.spec import ArraySpec, EnvSpec
 
@@ -46,17 +45,9 @@ class Agent(DreamerAgent):
         assert isinstance(config, Config)
         return make_networks(config, latent.size)
 
-    def act(
-        self,
-        carry: dict[str, Tensor],
-        obs: dict[str, Tensor],
-        is_first: Tensor,
-        rng: Noise | None,
-        greedy: bool = False,
-    ) -> tuple[dict[str, Tensor], Tensor, dict[str, Tensor]]:
-        """Select actions [B, A]; return the next carry, the actions, and the model states to store (see `compress`)."""
-        carry, action, extras = super().act(carry, obs, is_first, rng, greedy)
-        return carry, action, self.compress(ModelState(carry["deter"], carry["stoch"])) if self.stores else extras
+    def extras(self, state: ModelState) -> dict[str, Tensor]:
+        """Return the model states [B, ...] in the form in which the replay buffer stores them (see `compress`)."""
+        return self.compress(state) if self.stores else {}
 
     @property
     def stored(self) -> dict[str, ArraySpec]:

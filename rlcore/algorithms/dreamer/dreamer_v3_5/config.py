@@ -19,6 +19,7 @@ from rlcore.algorithms.dreamer.dreamer_v3_5.layer_keys import (
     RewardConfig,
     mlp,
 )
+from rlcore.algorithms.dreamer.state_keys import StateKeys
 from rlcore.algorithms.dreamer.world_keys import ACTORS, MASKED, WORLD_PARTS, MLPSpec, MomentsConfig, PolicySpec
 from rlcore.config.build import convert
 from rlcore.config.schema import arg, other_default
@@ -42,7 +43,7 @@ LOSS_SCALES = {
 
 
 @dataclass(frozen=True)
-class WorldModelConfig:
+class WorldModelConfig(StateKeys):
     """Config keys of the world model."""
 
     discrete_size: int = arg(4, "classes of a latent variable", low=2)
@@ -70,21 +71,6 @@ class WorldModelConfig:
     def posterior(self) -> MLPSpec:
         """Settings of the hidden layer of the posterior."""
         return mlp(self.representation_model.hidden_size, 1)
-
-    @property
-    def decoupled(self) -> bool:
-        """False: the posterior depends on the recurrent state."""
-        return False
-
-    @property
-    def begin(self) -> str:
-        """Kind of the model state at the start of an episode, "zeros"; see `world_keys.WorldKeys.begin`."""
-        return "zeros"
-
-    @property
-    def ends(self) -> bool:
-        """True: the world model has a continue head."""
-        return True
 
 
 @dataclass(frozen=True)
