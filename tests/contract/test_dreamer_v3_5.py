@@ -1,4 +1,4 @@
-"""Dreamer V3.5: stored model states, the start of training, and one optimizer for all networks."""
+"""Dreamer V3.5: stored model states, the start of training, and the optimizers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,12 @@ from rlcore.algorithms import ALGORITHMS
 from rlcore.algorithms.dreamer.rssm import RSSM, ModelState
 from rlcore.config.build import build
 from rlcore.config.groups import EnvConfig, RunConfig
+from rlcore.conformance import tracing
+from rlcore.conformance.trainings import run
+from rlcore.optim.optimizer import Optimizer
+from rlcore.train.components import find_all
 from rlcore.train.trainer import Trainer
+from rlcore.train.warmup import NullRanks
 from tests.contract.test_dreamer_v3_latents_probe import draw_batches
 from tests.contract.test_registry import SETTINGS
 
@@ -89,7 +94,7 @@ def test_policy_acts_before_learning_starts(starts: int, first: int) -> None:
     assert steps == first
 
 
-def test_one_optimizer_trains_world_model_actor_and_critic() -> None:
+def test_gradient_step_trains_world_model_actor_and_critic() -> None:
     """With the learning rate of the warm-up, which is 0 in the first gradient step, nothing changes but the moments."""
     trainer = Trainer(config_of(), compiled=False)
     learner: Any = trainer.learner
@@ -103,6 +108,16 @@ def test_one_optimizer_trains_world_model_actor_and_critic() -> None:
     learner.update(dataclasses.replace(batch), np.random.default_rng(0))
     for name, part in parts.items():
         assert any(not torch.equal(a, b) for a, b in zip(before[name], part.parameters(), strict=True)), name
+
+
+def test_gradients_of_two_ranks_are_compiled() -> None:
+    """The sum over ranks of the scale of returns is between the two gradients; compiled code could not contain it."""
+    traced: list[Any] = []
+    with tracing._graphs(traced):
+        learner = run(Trainer(config_of(), compiled=True, ranks=NullRanks(size=2))).learner
+    optimizers = find_all(learner, Optimizer).values()
+    assert len(optimizers) == 2 and all(optimizer.execution.began for optimizer in optimizers)
+    assert [one.what for _, one in traced].count("the gradient") == 2
 
 
 def test_target_critic_follows_after_the_gradient_step() -> None:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from rlcore.algorithms.dreamer.dreamer_v3_5 import learner as dreamer_v3_5
+from rlcore.algorithms.dreamer.dreamer_v3_5.behavior import IMAGINED
 from rlcore.functional.noise import Drawn
 from rlcore.types import Batch, Trajectory
 from tests.golden.dreamers import compare_gradients, given_step, make_learner, near, noise_of, type_keys
@@ -125,13 +126,18 @@ def test_dreamer_v3_5_losses_and_gradients_match_sheeprl(variant: str) -> None:
     assert tau == learner.config.critic.tau
     noise = noise_of(content, nvec)
     found = learner.loss(segment, Drawn(iter([noise["observed"], noise["action"], noise["imagined"]])))
-    near("loss", found[0] / found[1], content["loss"])
+    steps: list[Any] = []
+    behavior.actor_optimizer.minimize = steps.append
+    behavior.train_actor({name: found[3][name] for name in IMAGINED})
+    policy = behavior.policy_loss(*steps)
+    near("loss", found[0] / found[1] + policy[0] / policy[1], content["loss"])
     for name, module in parts.items():
-        compare_gradients(name, module, found, of(name, part(content, f"gradients/{name}/"), module, 8))
-    metrics = part(content, "metrics/")
-    assert found[2].keys() == metrics.keys(), found[2].keys() ^ metrics.keys()
+        loss = policy if name == "actor" else found
+        compare_gradients(name, module, loss, of(name, part(content, f"gradients/{name}/"), module, 8))
+    metrics, logged = part(content, "metrics/"), found[2] | policy[2]
+    assert logged.keys() == metrics.keys(), logged.keys() ^ metrics.keys()
     for name, expected in metrics.items():
-        near(name, found[2][name], expected)
+        near(name, logged[name], expected)
     near("low", behavior.moments.low, content["low"])
     near("high", behavior.moments.high, content["high"])
 
@@ -139,10 +145,8 @@ def test_dreamer_v3_5_losses_and_gradients_match_sheeprl(variant: str) -> None:
 DISCRETE, CONTINUOUS, DENSE = (
     partial(test_dreamer_v3_5_losses_and_gradients_match_sheeprl, variant) for variant in VARIANTS
 )
-IMAGINED, REPLAYED, WORLD, ALL = (
-    f"dreamer_v3_5.{name}"
-    for name in ("Behavior.imagination_losses", "Behavior.replay_loss", "Learner.model_terms", "Learner.loss")
-)
+RETURNS, REPLAYED = (f"behavior.Behavior.{name}" for name in ("imagine_returns", "replay_loss"))
+WORLD, ALL = "dreamer_v3_5.Learner.model_terms", "dreamer_v3_5.Learner.loss"
 MUTANTS: dict[str, Mutant] = {
     # Losses on replayed sequences.
     "last step in the replay loss": Mutant(REPLAYED, swap("torch.zeros_like(loss[:1])", "loss[-1:]"), DISCRETE),
@@ -160,16 +164,18 @@ MUTANTS: dict[str, Mutant] = {
         REPLAYED, swap("A if self.config.critic.replay_grad else B", "A"), CONTINUOUS
     ),
     # Imagination.
-    "weights one step off": Mutant(IMAGINED, swap("discount[:-1].cumprod(0)", "discount[1:].cumprod(0)"), DISCRETE),
-    "discount twice": Mutant(IMAGINED, swap("config.imagined_gamma * A", "config.gamma * A"), DISCRETE),
-    "γ left in the first weight": Mutant(IMAGINED, swap("A / config.imagined_gamma", "A"), CONTINUOUS),
-    "no baseline": Mutant(IMAGINED, swap("returns - value[:-1]", "returns"), DISCRETE),
+    "weights one step off": Mutant(RETURNS, swap("discount[:-1].cumprod(0)", "discount[1:].cumprod(0)"), DISCRETE),
+    "discount twice": Mutant(RETURNS, swap("config.imagined_gamma * A", "config.gamma * A"), DISCRETE),
+    "γ left in the first weight": Mutant(RETURNS, swap("A / config.imagined_gamma", "A"), CONTINUOUS),
+    "no baseline": Mutant(RETURNS, swap("returns - value[:-1]", "returns"), DISCRETE),
+    "advantages without scale": Mutant("behavior.Behavior.train_actor", swap("A / self.moments(B, C)", "A"), DISCRETE),
+    "actor loss without its weight": Mutant(
+        "behavior.Behavior.policy_loss", swap('config.scale("policy") * A', "A"), CONTINUOUS
+    ),
     "critic without weights": Mutant(
-        IMAGINED, swap("weight * self.critic_loss(A, B, C)", "self.critic_loss(A, B, C)"), DISCRETE
+        RETURNS, swap("weight * self.critic_loss(A, B, C)", "self.critic_loss(A, B, C)"), DISCRETE
     ),
-    "regularizer without its weight": Mutant(
-        "dreamer_v3_5.Behavior.critic_loss", swap("A + B * C", "A + C"), CONTINUOUS
-    ),
+    "regularizer without its weight": Mutant("behavior.Behavior.critic_loss", swap("A + B * C", "A + C"), CONTINUOUS),
     # World model.
     "continue head predicts 1": Mutant(WORLD, swap("self.config.gamma if A else 1.0", "1.0"), DISCRETE),
     "reward trains the states although it should not": Mutant(
