@@ -17,7 +17,7 @@ root of the repository, in a virtual environment (Python 3.11) that has its libr
 | SheepRL | sac_ae, dreamer_v1, dreamer_v2, dreamer_v3, dreamer_v3_5, config_files, dreamer_updates, diambra (read it) |
 | TorchRL | dreamer_v3_torchrl |
 | rl8 | rl8_ppo; rl8_tasks (its docstring names the examples that it needs) |
-| the author's code of Dreamer V3 | dreamer_v3_author (its docstring has the packages), after dreamer_v3_torchrl |
+| the author's code of Dreamer V3 | dreamer_v3_author, after dreamer_v3_torchrl; dreamer_v3_5_author (read them) |
 
 Results depend slightly on the processor: those of float64 by 1e-14, initial weights of SB3 by 1e-6.
 """
