@@ -20,7 +20,7 @@ from flows.report.sentences import number
 SHARE = 0.8  # fraction of the seeds that must reach a gate
 BASE = "ppo_cartpole"  # baseline of the variants
 TITLES = {"ppo_recurrent": "Recurrent PPO", "droq": "DroQ", "crossq": "CrossQ", "simba": "SimBa", "sac_ae": "SAC-AE"}
-TITLES |= {f"dreamer_v{version}": f"Dreamer V{version}" for version in (1, 2, 3)}
+TITLES |= {f"dreamer_v{version}": f"Dreamer V{version.replace('_', '.')}" for version in ("1", "2", "3", "3_5")}
 # Quantity of a gate (key of `benchmarks.validate.MEASURES`) -> text after its threshold, and before the seeds' values.
 PHRASES = {
     "greedy": ("", ""),

@@ -61,6 +61,14 @@ SAC_OPTIONS |= {"train_freq": 1, "gradient_steps": 1}
 CROSSQ_OPTIONS = {"buffer_size": 65_537, "learning_starts": 250, "policy_kwargs": {"net_arch": [256, 256]}}
 # Gradient steps of a world model start when there are sequences of 64 rows.
 DREAMING = ("algo.learning_starts=128", "algo.per_rank_pretrain_steps=0", "buffer.size=4096")
+V3_5 = (
+    "exp=dreamer_v3_5",
+    "algo=dreamer_v3_5_1M",
+    "env=dummy",
+    "env.num_envs=1",
+    "algo.replay_ratio=1",
+    *DREAMING,
+)
 NUMBERS = ("algo.cnn_keys.encoder=[]", "algo.cnn_keys.decoder=[]", "algo.mlp_keys.encoder=[vector]")
 # One gradient step per action, or none in runs of this length.
 EACH, NEVER = ("algo.replay_ratio=1",), ("algo.replay_ratio=0.00002",)
@@ -279,6 +287,20 @@ PROTOCOLS = {
         evaluated=False,
         longer=160,
         more=24,
+        unit="gradient step",
+    ),
+    "r": Protocol(
+        "Dreamer V3.5, size 1M, pixels of 64 × 64, 16 sequences of 64 rows: one gradient step",
+        "discrete_dummy",
+        1,
+        132,
+        (*V3_5, *QUIETLY, "algo.compile=true"),
+        None,
+        V3_5,
+        goal="half of each peer's CPU time",
+        evaluated=False,
+        longer=144,
+        more=12,
         unit="gradient step",
     ),
     "p": Protocol(
