@@ -14,7 +14,8 @@ root of the repository, in a virtual environment (Python 3.11) that has its libr
 | library | programs |
 |---|---|
 | Stable-Baselines3 and sb3-contrib | ppo; then a2c, ppo_recurrent, sac, crossq |
-| SheepRL | sac_ae, dreamer_v1, dreamer_v2, dreamer_v3, dreamer_v3_5, config_files, dreamer_updates, diambra (read it) |
+| SheepRL | sac_ae, dreamer_v1, dreamer_v2, dreamer_v3, dreamer_v3_5, p2e (Dreamer V3), p2e_older (V1 and V2) |
+| SheepRL | config_files, dreamer_updates, diambra (read it) |
 | TorchRL | dreamer_v3_torchrl |
 | rl8 | rl8_ppo; rl8_tasks (its docstring names the examples that it needs) |
 | the author's code of Dreamer V3 | dreamer_v3_author, after dreamer_v3_torchrl; dreamer_v3_5_author (read them) |

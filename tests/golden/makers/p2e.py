@@ -3,14 +3,10 @@
 p2e.npz              for every variant: weights, batch, the noise equivalent to its samples, and all losses, gradients
                      and metrics of the training step of `p2e_dv3_exploration`, in float64; written as float32
 p2e_fixtures.json    overrides of each variant, under SheepRL's and our names
-
-Episodes do not end within the sequences of the batch, because SheepRL trains the ensemble on the steps between two
-episodes too.
 """
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -24,6 +20,7 @@ from sheeprl.algos.p2e_dv3 import p2e_dv3_exploration as exploration
 from torch.distributions import Independent, OneHotCategoricalStraightThrough
 
 from tests.golden.makers.dreamer_v3 import COMMON as DREAMER
+from tests.golden.makers.p2e_steps import CONTINUED, Metrics, Recorder, as_arrays, inputs, noise
 from tests.golden.makers.sheeprl_dreamers import (
     COUNT,
     HORIZON,
@@ -34,7 +31,6 @@ from tests.golden.makers.sheeprl_dreamers import (
     compose,
     disturb,
     draw_normals,
-    gradients,
     observations,
     write,
 )
@@ -55,51 +51,10 @@ DISCRETE = ("multi_discrete", "zero_shot")
 SCALES = {"intrinsic": (-1.0, 0.9), "extrinsic": (-0.5, 1.75), "task": (-1.25, 1.5)}  # percentiles before the step
 
 
-class Recorder:
-    """Replacement of SheepRL's `update`: it records losses and gradients instead of taking an optimizer step."""
-
-    def __init__(self, modules: dict[str, torch.nn.Module]) -> None:
-        self.modules, self.content = modules, dict[str, Any]()
-
-    def optimizer(self, name: str) -> Any:
-        return SimpleNamespace(name=name, zero_grad=lambda **_: None)
-
-    def update(self, fabric: Fabric, loss: torch.Tensor, optimizer: Any, *_: Any, **__: Any) -> None:
-        self.content[f"losses/{optimizer.name}"] = loss
-        found = gradients(loss, self.modules[optimizer.name])
-        self.content |= {f"gradients/{optimizer.name}/{key}": value for key, value in found.items()}
-
-
-class Metrics:
-    """Replacement of SheepRL's aggregator."""
-
-    disabled = False
-
-    def __init__(self) -> None:
-        self.content: dict[str, Any] = {}
-
-    def update(self, name: str, value: torch.Tensor) -> None:
-        self.content[f"metrics/{name}"] = value
-
-
 def scale(cfg: Any, name: str) -> Moments:
     found = Moments(cfg.algo.actor.moments.decay, cfg.algo.actor.moments.max, 0.05, 0.95)
     found.low, found.high = map(torch.tensor, SCALES[name])
     return found
-
-
-def noise(drawn: list[tuple[str, torch.Tensor]], nvec: tuple[int, ...]) -> dict[str, torch.Tensor]:
-    """Return the noise of the model's states, and that of the imagined states and actions of both behaviors."""
-    observed, rest = drawn[:LENGTH], drawn[LENGTH:]
-    content = {"noise/observed": torch.cat([value for _, value in observed])}
-    per_behavior = len(rest) // 2
-    for name, part in (("exploration", rest[:per_behavior]), ("task", rest[per_behavior:])):
-        content[f"noise/{name}/imagined"] = torch.cat([value for kind, value in part if kind == "latent"])
-        acts = [value for kind, value in part if kind != "latent"]
-        each = max(1, len(nvec))  # after the H + 1 steps, the policy of all steps is computed, with further samples
-        for i in range(each):
-            content[f"noise/{name}/{f'choice{i}' if nvec else 'normal'}"] = torch.cat(acts[i::each])[: HORIZON + 1]
-    return content
 
 
 def make(name: str, changes: dict[str, Any]) -> dict[str, np.ndarray]:
@@ -109,7 +64,8 @@ def make(name: str, changes: dict[str, Any]) -> dict[str, np.ndarray]:
     cfg.algo.per_rank_batch_size, cfg.algo.per_rank_sequence_length = COUNT, LENGTH
     data = batch(nvec, lambda rng: torch.zeros(LENGTH, COUNT, 3, 4, 4))
     del data["rgb"]
-    data["is_first"][3, 1], data["terminated"][2, 1] = 0.0, 0.0
+    for key, place in CONTINUED.items():
+        data[key][place] = 0.0
     fabric = Fabric(accelerator="cpu", devices=1, precision="64-true")
     built = theirs.build_agent(fabric, nvec or (2,), not nvec, cfg, observations(16))
     world, ensembles, actor_task, critic_task, target_task, actor, critics, _ = built
@@ -152,16 +108,11 @@ def make(name: str, changes: dict[str, Any]) -> dict[str, np.ndarray]:
             not nvec,
             nvec or (2,),
         )
-    content = {f"batch/{key}": value for key, value in before.items()}
-    for part, module in modules.items():
-        content |= {f"weights/{part}/{key}": value for key, value in module.state_dict().items()}
-    content |= noise(samples.drawn, nvec) | recorder.content | metrics.content
+    observed = torch.cat([value for _, value in samples.drawn[:LENGTH]])
+    content = inputs(before, modules) | noise(observed, samples.drawn[LENGTH:], nvec, HORIZON + 1)
+    content |= recorder.content | metrics.content
     content |= {f"percentiles/{key}": torch.stack([m.low, m.high]) for key, m in moments.items()}
-    dtypes: dict[str, Any] = {key: np.int64 for key in content if "/choice" in key}
-    return {
-        f"{name}/{key}": torch.as_tensor(value).detach().numpy().astype(dtypes.get(key, np.float32))
-        for key, value in content.items()
-    }
+    return as_arrays(name, content)
 
 
 def main() -> None:
