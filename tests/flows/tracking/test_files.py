@@ -167,8 +167,8 @@ def test_backend_update_reads_only_new_events(run: RunDirectory, name: str, monk
     assert isinstance(path, Path)
     monkeypatch.setattr(NewEvents, "everything", lambda self: pytest.fail("all points were read again"))
     read: list[int] = []
-    real = events._event
-    monkeypatch.setattr(events, "_event", lambda line: [read.append(1), real(line)][1])
+    real = events.parse_event
+    monkeypatch.setattr(events, "parse_event", lambda line: [read.append(1), real(line)][1])
     for k in range(4, 9):
         train(run, k, k + 1)
         BACKENDS[name](run, news.read())

@@ -29,8 +29,8 @@ def log(tmp_path: Path) -> EventLog:
 
 def test_history_parses_each_line_once(log: EventLog, monkeypatch: pytest.MonkeyPatch) -> None:
     parsed: list[bytes] = []
-    event = events._event
-    monkeypatch.setattr(events, "_event", lambda line: parsed.append(line) or event(line))
+    event = events.parse_event
+    monkeypatch.setattr(events, "parse_event", lambda line: parsed.append(line) or event(line))
     for step in (600, 700, 800):
         assert history(log.path).last("baseline") is not None
         log.append("metrics", policy_steps=step, values={"Rewards/rew_avg": 1.0})
