@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from rlcore.algorithms import ALGORITHMS
-from rlcore.algorithms.dreamer.dense import Dense
 from rlcore.algorithms.dreamer.learner import open_at_first_row
 from rlcore.algorithms.dreamer.plan2explore.ensemble import Ensemble, disagreement
 from rlcore.algorithms.dreamer.rssm import ModelState
@@ -76,14 +75,15 @@ class LoadedWorldModel:
         self._critic: Any = None
         if "critic" in parts:
             outputs = self.agent.number.outputs
-            self._critic = Dense(self.world.feat_size, config.critic.layers, torch.Generator(), outputs)
+            layers, rng = config.critic.layers, torch.Generator()
+            self._critic = self.agent.make_mlp(self.world.feat_size, layers, rng, outputs)
             self._critic.load_state_dict(parts["critic"])
             self._critic.requires_grad_(False).eval()
         self._ensemble: Ensemble | None = None
         if "ensembles" in parts:
             inputs, size = self.world.feat_size + self.world.rssm.actions, len(parts["ensembles"][SIZED_BY])
             group = config.ensembles
-            self._ensemble = Ensemble(group.n, inputs, size, group.layers, torch.Generator())
+            self._ensemble = Ensemble(group.n, inputs, size, group.layers, torch.Generator(), self.agent.make_mlp)
             self._ensemble.load_state_dict(parts["ensembles"])
             self._ensemble.requires_grad_(False).eval()
         self._rng = Noise(seed, "dream")

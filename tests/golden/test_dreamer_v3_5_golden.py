@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from rlcore.algorithms.dreamer.dreamer_v3_5 import learner as dreamer_v3_5
-from rlcore.algorithms.dreamer.dreamer_v3_5.behavior import IMAGINED
 from rlcore.functional.noise import Drawn
 from rlcore.types import Batch, Trajectory
 from tests.golden.dreamers import compare_gradients, given_step, make_learner, near, noise_of, type_keys
@@ -128,7 +127,7 @@ def test_dreamer_v3_5_losses_and_gradients_match_sheeprl(variant: str) -> None:
     found = learner.loss(segment, Drawn(iter([noise["observed"], noise["action"], noise["imagined"]])))
     steps: list[Any] = []
     behavior.actor_optimizer.minimize = steps.append
-    behavior.train_actor({name: found[3][name] for name in IMAGINED})
+    behavior.train_actor({name: found[3][name] for name in behavior.imagined})
     policy = behavior.policy_loss(*steps)
     near("loss", found[0] / found[1] + policy[0] / policy[1], content["loss"])
     for name, module in parts.items():
@@ -146,7 +145,7 @@ DISCRETE, CONTINUOUS, DENSE = (
     partial(test_dreamer_v3_5_losses_and_gradients_match_sheeprl, variant) for variant in VARIANTS
 )
 RETURNS, REPLAYED = (f"behavior.Behavior.{name}" for name in ("imagine_returns", "replay_loss"))
-WORLD, ALL = "dreamer_v3_5.Learner.model_terms", "dreamer_v3_5.Learner.loss"
+WORLD, ALL, INPUT = (f"dreamer_v3_5.Learner.{name}" for name in ("model_terms", "loss", "head_input"))
 MUTANTS: dict[str, Mutant] = {
     # Losses on replayed sequences.
     "last step in the replay loss": Mutant(REPLAYED, swap("torch.zeros_like(loss[:1])", "loss[-1:]"), DISCRETE),
@@ -158,28 +157,28 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "mean of the replay loss over all rows": Mutant(REPLAYED, swap("A * (len(bootstrap) / len(loss))", "A"), DISCRETE),
     "replay loss does not train the states": Mutant(
-        ALL, swap("A.replay_loss(state, B, C)", "A.replay_loss(state.detach(), B, C)"), DISCRETE
+        ALL, swap("A.replay_loss(B, feat, C, D)", "A.replay_loss(B, feat.detach(), C, D)"), DISCRETE
     ),
     "replay loss trains the states although it should not": Mutant(
-        REPLAYED, swap("A if self.config.critic.replay_grad else B", "A"), CONTINUOUS
+        INPUT, swap("config.critic.replay_grad", "True"), CONTINUOUS
     ),
     # Imagination.
     "weights one step off": Mutant(RETURNS, swap("discount[:-1].cumprod(0)", "discount[1:].cumprod(0)"), DISCRETE),
     "discount twice": Mutant(RETURNS, swap("config.imagined_gamma * A", "config.gamma * A"), DISCRETE),
     "γ left in the first weight": Mutant(RETURNS, swap("A / config.imagined_gamma", "A"), CONTINUOUS),
     "no baseline": Mutant(RETURNS, swap("returns - value[:-1]", "returns"), DISCRETE),
-    "advantages without scale": Mutant("behavior.Behavior.train_actor", swap("A / self.moments(B, C)", "A"), DISCRETE),
+    "advantages without scale": Mutant("behavior.Behavior.train_actor", swap("A / scale(B, C)", "A"), DISCRETE),
     "actor loss without its weight": Mutant(
         "behavior.Behavior.policy_loss", swap('config.scale("policy") * A', "A"), CONTINUOUS
     ),
     "critic without weights": Mutant(
-        RETURNS, swap("weight * self.critic_loss(A, B, C)", "self.critic_loss(A, B, C)"), DISCRETE
+        RETURNS, swap("weight * self.critic_loss(A, B, C, D)", "self.critic_loss(A, B, C, D)"), DISCRETE
     ),
     "regularizer without its weight": Mutant("behavior.Behavior.critic_loss", swap("A + B * C", "A + C"), CONTINUOUS),
     # World model.
     "continue head predicts 1": Mutant(WORLD, swap("self.config.gamma if A else 1.0", "1.0"), DISCRETE),
     "reward trains the states although it should not": Mutant(
-        "dreamer_v3_5.Learner.head_input", swap("A if B else C", "C"), CONTINUOUS
+        INPUT, swap("config.world_model.reward_grad", "True"), CONTINUOUS
     ),
     "KL weights exchanged": Mutant(
         WORLD,

@@ -75,7 +75,7 @@ def mutants(version: int) -> dict[str, Mutant]:
     return {
         "members alike": Mutant(
             "Ensemble.__init__",
-            swap("Dense(A, B, C, D, E)", "Dense(A, B, torch.Generator().manual_seed(0), D, E)"),
+            swap("make_mlp(A, B, C, D, E)", "make_mlp(A, B, torch.Generator().manual_seed(0), D, E)"),
             partial(check_members, version),
         ),
         "input of the ensemble not detached": Mutant(

@@ -49,7 +49,7 @@ def settings(prefix: str = "settings/") -> dict[str, float]:
     return {name: value.item() for name, value in given(prefix).items()}
 
 
-def make_behavior(value: Tensor, slow: Tensor, contdisc: bool = True, **more: Any) -> Any:
+def make_behavior(value: Tensor, slow: Tensor, contdisc: bool = True, reward: Any = None, **more: Any) -> Any:
     """Return the attributes that the losses read: outputs [T, ...] of critics instead of critics."""
     keys, number = settings(), TwoHot(value.shape[-1], "symexp")
     config = Config(
@@ -63,12 +63,24 @@ def make_behavior(value: Tensor, slow: Tensor, contdisc: bool = True, **more: An
     behavior = SimpleNamespace(
         config=config,
         number=number,
-        critic=lambda feat: value[: len(feat)],
-        target_critic=lambda feat: slow[: len(feat)],
+        name="",
+        critics=[
+            SimpleNamespace(
+                network=lambda feat: value[: len(feat)],
+                target_network=lambda feat: slow[: len(feat)],
+                reward=reward,
+                task=True,
+                weight=1.0,
+                returns="returns",
+                advantage="advantage",
+            )
+        ],
         ranks=SingleProcess(),
         **more,
     )
-    behavior.critic_loss = partial(BEHAVIOR.critic_loss, behavior)
+    for name in ("critic_loss", "recorded_reward"):
+        setattr(behavior, name, partial(getattr(BEHAVIOR, name), behavior))
+    behavior.measure = lambda *_: {}
     return behavior
 
 
@@ -95,21 +107,21 @@ def check_imagined(kind: str, scale: str) -> None:
         world=SimpleNamespace(rssm=None, predict_continue=lambda feat: held["continue"]),
         reward=lambda imagined: number.mean(held["reward"][1:]),
         actor=SimpleNamespace(policy=lambda feat: policy_of(outputs[: len(feat)], kind)),
-        moments=moments,
+        scales=[moments],
         actor_optimizer=SimpleNamespace(minimize=steps.append),
     )
     action = held[f"{kind}/action"]
     imagined = Imagined(action.double(), action[:-1], action[:-1])
     nothing = torch.zeros(1, action.shape[1], 1)
     with mock.patch.object(losses, "imagine", lambda *_: imagined):
-        terms, found = BEHAVIOR.imagine_returns(behavior, ModelState(nothing, nothing), Noise(0, "probe"))
+        (loss,), _, found = BEHAVIOR.imagine_returns(behavior, ModelState(nothing, nothing), Noise(0, "probe"))
     BEHAVIOR.train_actor(behavior, found)
     total, count, _ = BEHAVIOR.policy_loss(behavior, *steps)
     compare("λ-returns", found["returns"], expected["returns"])
     compare("low", moments.low, expected["low"])
     compare("high", moments.high, expected["high"])
     compare_loss("policy", total / count, outputs, expected["policy"], expected["gradient/policy"])
-    compare_loss("value", terms["Loss__value_loss"].mean(), value, expected["value"], expected["gradient/value"])
+    compare_loss("value", loss.mean(), value, expected["value"], expected["gradient/value"])
 
 
 def check_replayed() -> None:
@@ -118,8 +130,8 @@ def check_replayed() -> None:
     value, last = held["value"].requires_grad_(), held["last"]
     is_first = torch.cat([torch.zeros_like(last[:1]), last[:-1]])
     batch = Segment({}, held["reward"], is_first, held["reward"], held["terminated"])
-    states = ModelState(*(held["reward"].unsqueeze(-1),) * 2)
-    loss = BEHAVIOR.replay_loss(make_behavior(value, held["slow"]), states, batch, held["bootstrap"])
+    behavior, feat = make_behavior(value, held["slow"]), held["reward"].unsqueeze(-1)
+    loss = BEHAVIOR.replay_loss(behavior, behavior.critics[0], feat, batch, held["bootstrap"])
     compare_loss("replayed", loss.mean(), value, expected["loss"], expected["gradient"])
 
 

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import copy
 from functools import partial
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor, nn
 
 from rlcore.algorithms.dreamer.config import DreamerConfig
+from rlcore.algorithms.dreamer.dense import Dense
 from rlcore.algorithms.dreamer.latent_actor import LatentActor
 from rlcore.algorithms.dreamer.latents import Latent
 from rlcore.algorithms.dreamer.networks import DEFAULT, Networks
 from rlcore.algorithms.dreamer.rssm import ModelState
+from rlcore.algorithms.dreamer.world_keys import MLPSpec
 from rlcore.algorithms.dreamer.world_model import WorldModel
 from rlcore.functional.distributions import Categoricals
 from rlcore.functional.noise import Noise
 from rlcore.functional.scalars import ScalarHead
 from rlcore.nn.action_masks import choose, disturb
-from rlcore.spec import EnvSpec
+from rlcore.spec import ArraySpec, EnvSpec
 
 
 class WorldAgent(nn.Module):
@@ -83,6 +85,18 @@ class WorldAgent(nn.Module):
         """
         return {}
 
+    @property
+    def stored(self) -> dict[str, ArraySpec]:
+        """Shape and dtype of `extras` of one environment; empty if there are none."""
+        return {}
+
+    def with_actor(self, actor: LatentActor) -> Self:
+        """Return an agent with this world model and another actor, whose form is that of this agent's actor."""
+        agent = copy.copy(self)
+        agent._modules = self._modules.copy()
+        agent.actor = actor
+        return agent
+
     def to_env(self, action: Tensor) -> Tensor:
         """Convert the agent's actions [B, A] to the environment's actions [B, *shape], within the action bounds."""
         return self.actor.form.to_env(action)
@@ -107,12 +121,10 @@ class DreamerAgent(WorldAgent):
             output layer; see `dense.initialise_glorot`.
 
     Attributes:
-        make_actor: function that takes a torch.Generator and returns another actor of the same form, with new weights.
         networks: factories of the networks of the world model and of the actor. A subclass can set another recurrent
             cell, other norms or other CNNs.
     """
 
-    make_actor: Callable[..., LatentActor]
     networks: ClassVar[Networks] = DEFAULT
 
     def __init__(
@@ -132,9 +144,19 @@ class DreamerAgent(WorldAgent):
         world = WorldModel(config.world_model, spec, *keys, latent, reward, scales, rng, networks)
         form, layers = config.actor.policy(config.policy_kind(spec.action, distribution)), config.actor.layers
         form_of = (world.feat_size, spec.action, layers, form, config.normalize_actions, scales[0])
-        make_actor = partial(LatentActor, *form_of, norm=networks.norm)
-        super().__init__(world, make_actor(rng=rng), value)
-        self.make_actor = make_actor
+        actor = partial(LatentActor, *form_of, norm=networks.norm)
+        super().__init__(world, actor(rng=rng), value)
+        self._actor_of, self._networks = actor, networks
+
+    def make_actor(self, rng: torch.Generator) -> LatentActor:
+        """Return another actor of the same form, with new weights."""
+        return self._actor_of(rng=rng)
+
+    def make_mlp(
+        self, inputs: int, layers: MLPSpec, rng: torch.Generator, outputs: int, scale: float | None = 1.0
+    ) -> Dense:
+        """Create an MLP with the norm and the initialization of the algorithm; the arguments are those of `Dense`."""
+        return self._networks.dense(inputs, layers, rng, outputs, scale)
 
     def make_networks(self, config: DreamerConfig, latent: Latent) -> Networks:
         """Return the factories of the networks; a subclass can create them from its config.

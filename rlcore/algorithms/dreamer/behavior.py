@@ -217,9 +217,9 @@ class DreamerBehavior:
         return {join(name, critic.key): x.detach().mean() for name, x in found.items()}
 
     def suffixed(self, found: Mapping[str, Tensor], critic: Critic | None = None) -> Metrics:
-        """Add the suffixes of behavior and critic to the names of losses and gradient norms."""
-        parts = (self.suffix, critic.key if critic else "")
-        return {join(k, *parts) if k.startswith(("Loss/", "Grads/")) else k: value for k, value in found.items()}
+        """Add the suffixes of behavior and critic to the names of metrics, except those that `measure` returns."""
+        parts, groups = (self.suffix, critic.key if critic else ""), ("Loss/", "Grads/", "Actor/", "Values/")
+        return {join(k, *parts) if k.startswith(groups) else k: value for k, value in found.items()}
 
     def named(self, name: str) -> str:
         """Return the name of a component of this behavior: `name` with the suffix `_<self.name>`, if there is one."""

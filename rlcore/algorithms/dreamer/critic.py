@@ -18,7 +18,8 @@ class Imagined(NamedTuple):
     """N imagined trajectories of H steps: features [H+1, N, F] of the states, and actions [H, N, A].
 
     Action t is taken in state t and leads to state t + 1. `taken` [H, N, A'] contains the actions as the world model
-    reads them: as vectors, limited by `LatentActor.clip`. Gradients pass through them to the actor.
+    reads them: as vectors, limited by `LatentActor.clip`. Gradients pass through them to the actor. If the steps were
+    recorded instead of imagined (Dreamer V3.5), `action` contains the vectors too.
     """
 
     feat: Tensor
@@ -56,14 +57,17 @@ class Critic:
 
     Attributes:
         optimizer: optimizer of the network; the behavior creates it.
+        task: True if the reward is that of the environment, False if it is a function of the behavior.
     """
 
     optimizer: Optimizer
+    task: bool
 
     def __init__(
         self, context: Context[DreamerConfig], network: nn.Module, reward: Reward, goal: WeightedReward, key: str
     ) -> None:
         self.network, self.reward, self.weight, self.metric, self.key = network, reward, goal.weight, goal.metric, key
+        self.task = goal.reward is None
         self.target = None if context.algo.critic.target_tau(0) is None else Target(network, context)
 
     @property
@@ -81,6 +85,11 @@ class Critic:
     def returns(self) -> str:
         """Name of the returns of this critic among the results of the actor loss."""
         return join("returns", self.key)
+
+    @property
+    def advantage(self) -> str:
+        """Name of the advantages of this critic among imagined steps (Dreamer V3.5)."""
+        return join("advantage", self.key)
 
     def networks(self) -> dict[str, protocols.Stateful]:
         """Return the parts from which another run can start, by their names without the suffix of the critic."""

@@ -9,12 +9,15 @@ from torch import Tensor, nn
 
 from rlcore.algorithms.dreamer.agent import DreamerAgent
 from rlcore.algorithms.dreamer.config import DreamerConfig
+from rlcore.algorithms.dreamer.dense import Dense
 from rlcore.algorithms.dreamer.dreamer_v3_5.config import Config
 from rlcore.algorithms.dreamer.dreamer_v3_5.layers import initialise
 from rlcore.algorithms.dreamer.dreamer_v3_5.networks import make_networks
+from rlcore.algorithms.dreamer.latent_actor import LatentActor
 from rlcore.algorithms.dreamer.latents import CategoricalLatent, Latent, one_hot
 from rlcore.algorithms.dreamer.networks import Networks
 from rlcore.algorithms.dreamer.rssm import ModelState
+from rlcore.algorithms.dreamer.world_keys import MLPSpec
 from rlcore.functional.scalars import TwoHot
 from rlcore.spec import ArraySpec, EnvSpec
 
@@ -29,8 +32,8 @@ class Agent(DreamerAgent):
         latent = CategoricalLatent(model.stochastic_size, model.discrete_size, model.unimix)
         reward, value = (TwoHot(head.bins, "symexp") for head in (model.reward_model, config.critic))
         super().__init__(config, spec, distribution, rng, latent, reward, value, (None, None))
-        self.latent, self.stores = latent, bool(config.replay_context)
-        scales: dict[nn.Module, float] = dict.fromkeys(self.actor.heads, config.actor.outscale)
+        self.latent, self.stores, self.outscale = latent, bool(config.replay_context), config.actor.outscale
+        scales: dict[nn.Module, float] = dict.fromkeys(self.actor.heads, self.outscale)
         of_deter, of_features, reward_output = (
             self.world.rssm.core.deter_proj,
             self.world.rssm.feature_proj,
@@ -44,6 +47,21 @@ class Agent(DreamerAgent):
         """Return the factories of the networks."""
         assert isinstance(config, Config)
         return make_networks(config, latent.size)
+
+    def make_actor(self, rng: torch.Generator) -> LatentActor:
+        """Return another actor of the same form, with new weights."""
+        actor = super().make_actor(rng)
+        initialise(actor, rng, dict.fromkeys(actor.heads, self.outscale))
+        return actor
+
+    def make_mlp(
+        self, inputs: int, layers: MLPSpec, rng: torch.Generator, outputs: int, scale: float | None = 1.0
+    ) -> Dense:
+        """Create an MLP with the norm and the initialization of the algorithm; the arguments are those of `Dense`."""
+        made = super().make_mlp(inputs, layers, rng, outputs, scale)
+        assert made.output is not None
+        initialise(made, rng, {made.output: 1.0 if scale is None else scale})
+        return made
 
     def extras(self, state: ModelState) -> dict[str, Tensor]:
         """Return the model states [B, ...] in the form in which the replay buffer stores them (see `compress`)."""

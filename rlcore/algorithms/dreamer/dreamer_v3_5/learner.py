@@ -37,9 +37,10 @@ from torch import Tensor, nn
 from rlcore import protocols
 from rlcore.algorithms.dreamer.agent import make_behavior_policy
 from rlcore.algorithms.dreamer.config import DreamerConfig
+from rlcore.algorithms.dreamer.critic import join
 from rlcore.algorithms.dreamer.dreamer_v3.learner import kl_loss
 from rlcore.algorithms.dreamer.dreamer_v3_5.agent import STATES, Agent
-from rlcore.algorithms.dreamer.dreamer_v3_5.behavior import IMAGINED, Behavior, make_optimizer
+from rlcore.algorithms.dreamer.dreamer_v3_5.behavior import Behavior, make_optimizer
 from rlcore.algorithms.dreamer.dreamer_v3_5.config import Config
 from rlcore.algorithms.dreamer.latents import categorical_measures
 from rlcore.algorithms.dreamer.learner import EXTRAS, DreamerLearner, Segment, memory_and_plan
@@ -67,7 +68,7 @@ class Learner(DreamerLearner):
         trained: dict[str, nn.Module] = {"world_model": self.agent.world}
         reads = list[nn.Module]()
         for behavior in self.behaviors:
-            trained[behavior.named("critic")] = behavior.critic
+            trained |= {join(behavior.named("critic"), critic.key): critic.network for critic in behavior.critics}
             reads += [behavior.actor, *behavior.reads]
         self.optimizer = make_optimizer(nn.ModuleDict(trained), self.loss, context, self.config, reads)
         return [self.optimizer, *(behavior.actor_optimizer for behavior in self.behaviors)]
@@ -83,20 +84,25 @@ class Learner(DreamerLearner):
         return self.agent.compress(states) if self.agent.stores else {}
 
     def head_input(self, head: str, state: ModelState) -> Tensor:
-        """Return the features [L, N, F] of model states as input of a head; see `reward_grad` for the reward head."""
-        feat = super().head_input(head, state)
-        return feat.detach() if head == "reward" and not self.config.world_model.reward_grad else feat
+        """Return the features [L, N, F] of model states as input of a head, or of the critics on replayed sequences.
+
+        They are detached if the config says so (`reward_grad` for "reward", `replay_grad` for "critic").
+        """
+        feat, config = super().head_input(head, state), self.config
+        trains = {"reward": config.world_model.reward_grad, "critic": config.critic.replay_grad}
+        return feat if trains.get(head, True) else feat.detach()
 
     def gradient_step(self, batch: Segment, tau: float, rng: Noise) -> Metrics:
         """Take a step of all optimizers, then update the target critics; see `DreamerLearner.gradient_step`."""
         found = self.optimizer.minimize(batch, rng)
         aux, metrics, norms = found.aux, found.metrics, [found.norm]
         for behavior in self.behaviors:
-            trained = behavior.train_actor({name: aux[behavior.named(name)] for name in IMAGINED})
-            metrics |= {behavior.named(name): value for name, value in trained.metrics.items()}
+            trained = behavior.train_actor({name: aux[behavior.named(name)] for name in behavior.imagined})
+            metrics |= behavior.suffixed(trained.metrics)
             norms.append(trained.norm)
-            assert behavior.target is not None
-            behavior.target.update(self.optimizer, tau)
+            for critic in behavior.critics:
+                assert critic.target is not None
+                critic.target.update(self.optimizer, tau)
         states = ModelState(aux["deter"], aux["stoch"])
         extras = {f"{EXTRAS}{name}": value for name, value in self.updated_extras(states).items()}
         norm = torch.stack(norms).norm()
@@ -105,18 +111,21 @@ class Learner(DreamerLearner):
     def loss(self, batch: Segment, rng: Noise) -> LossTermsAux:
         """Compute the sum of the losses of world model and critics; return model states and imagined steps too."""
         state, loss, found = self.model_terms(batch, rng)
-        aux = state.detach()._asdict()
+        aux, measures, scale = state.detach()._asdict(), dict[str, Tensor](), self.config.scale
         for behavior in self.behaviors:
-            terms, steps = behavior.imagine_returns(state.detach(), rng)
-            loss = loss + self.config.scale("value") * terms["Loss__value_loss"]
-            if self.config.critic.replay_loss:
-                returns = steps["returns"][0].view_as(loss)
-                terms["Loss__replay_value_loss"] = replayed = behavior.replay_loss(state, batch, returns)
-                loss = loss + self.config.scale("replay_value") * replayed
-            found |= {behavior.named(name): value for name, value in terms.items()}
+            values, measured, steps = behavior.imagine_returns(state.detach(), rng)
+            for critic, value in zip(behavior.critics, values, strict=True):
+                terms, loss = {"Loss/value_loss": value}, loss + scale("value") * value
+                if self.config.critic.replay_loss:
+                    feat, returns = self.head_input("critic", state), steps[critic.returns][0].view_as(loss)
+                    terms["Loss/replay_value_loss"] = replayed = behavior.replay_loss(critic, feat, batch, returns)
+                    loss = loss + scale("replay_value") * replayed
+                found |= behavior.suffixed(terms, critic)
+            measures |= behavior.suffixed(measured)
             aux |= {behavior.named(name): value for name, value in steps.items()}
         logged = {name: value.detach().flatten() for name, value in found.items()}
-        return *reduce_loss(loss.flatten(), torch.ones_like(loss).flatten(), **logged), aux
+        total, count, means = reduce_loss(loss.flatten(), torch.ones_like(loss).flatten(), **logged)
+        return total, count, means | measures, aux
 
     def model_terms(self, batch: Segment, rng: Noise) -> tuple[ModelState, Tensor, dict[str, Tensor]]:
         """Compute the loss of the world model (eq. 2) for each time step.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
@@ -18,11 +20,20 @@ class Ensemble(nn.Module):
         outputs: D; size of the target.
         layers: settings of the hidden layers.
         rng: CPU generator for the initialization.
+        make_mlp: function that creates a network, with the arguments of `Dense`.
     """
 
-    def __init__(self, count: int, inputs: int, outputs: int, layers: MLPSpec, rng: torch.Generator) -> None:
+    def __init__(
+        self,
+        count: int,
+        inputs: int,
+        outputs: int,
+        layers: MLPSpec,
+        rng: torch.Generator,
+        make_mlp: Callable[..., Dense] = Dense,
+    ) -> None:
         super().__init__()
-        self.members = nn.ModuleList(Dense(inputs, layers, rng, outputs, layers.form.scale) for _ in range(count))
+        self.members = nn.ModuleList(make_mlp(inputs, layers, rng, outputs, layers.form.scale) for _ in range(count))
 
     def forward(self, feat: Tensor, action: Tensor) -> Tensor:
         """Predict the targets [K, ..., D] of the next states, from features [..., F] and actions [..., A']."""

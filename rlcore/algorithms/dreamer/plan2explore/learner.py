@@ -63,7 +63,8 @@ AnyConfig = ExplorationConfig | FineTuningConfig
 class Exploration(DreamerLearner):
     """Learner of the exploration phase: an ensemble, and a second actor that is rewarded for its disagreement.
 
-    The heads for reward and continue learn from detached model states, so the task does not shape the world model.
+    The heads for reward and continue learn from detached model states, and so do the critics that learn from replayed
+    sequences (Dreamer V3.5). Therefore the task does not shape the world model.
 
     Attributes:
         config: config of the algorithm.
@@ -74,7 +75,7 @@ class Exploration(DreamerLearner):
 
     config: ExplorationConfig
     agent: DreamerAgent
-    detached_heads: ClassVar[frozenset[str]] = frozenset({"reward", "continue"})
+    detached_heads: ClassVar[frozenset[str]] = frozenset({"reward", "continue", "critic"})
     distance: ClassVar[Distance] = staticmethod(unit_normal_loss)
 
     def target_size(self) -> int:
@@ -89,7 +90,7 @@ class Exploration(DreamerLearner):
         """Create the ensemble, and return its optimizer."""
         config, world = context.algo.ensembles, self.agent.world
         inputs = world.feat_size + world.rssm.actions
-        self.ensembles = Ensemble(config.n, inputs, self.target_size(), config.layers, rng)
+        self.ensembles = Ensemble(config.n, inputs, self.target_size(), config.layers, rng, self.agent.make_mlp)
         self.ensemble_optimizer = make_optimizer(self.ensembles, self.ensemble_loss, config, context, [])
         return [self.ensemble_optimizer]
 
@@ -112,7 +113,7 @@ class Exploration(DreamerLearner):
 
     def make_player(self, context: Context[ExplorationConfig], rng: torch.Generator) -> WorldAgent:
         """Return an agent with the exploration actor, which collects the data."""
-        return WorldAgent(self.agent.world, self.behaviors[1].actor, self.agent.number)
+        return self.agent.with_actor(self.behaviors[1].actor)
 
     def intrinsic_reward(self, imagined: Imagined) -> Tensor:
         """Return the disagreement of the ensemble about the outcome of each imagined step, [H, N], times a factor."""
@@ -162,7 +163,7 @@ class FineTuning(DreamerLearner):
         convert = context.fabric.strategy.precision.convert_module
         self.actor_exploration: Any = context.fabric.to_device(convert(self.agent.make_actor(rng)))
         self.player = copy.deepcopy(self.actor_exploration)
-        return WorldAgent(self.agent.world, self.player, self.agent.number)
+        return self.agent.with_actor(self.player)
 
     def follow(self) -> None:
         """Copy the weights of the actor that now collects the data."""
@@ -236,9 +237,11 @@ def Agent(config: AnyConfig, spec: EnvSpec, distribution: str, rng: torch.Genera
 
 def make_behavior_policy(agent: WorldAgent, config: AnyConfig) -> WorldAgent | Explorer:
     """Return the policy that collects data; its actor has the form of the agent's actor, but its own weights."""
-    return agents.make_behavior_policy(WorldAgent(agent.world, copy.deepcopy(agent.actor), agent.number), config)
+    return agents.make_behavior_policy(agent.with_actor(copy.deepcopy(agent.actor)), config)
 
 
 def build(context: Context[AnyConfig]) -> tuple[DreamerLearner, Replay, TrainingSchedule]:
     """Build learner, replay buffer and training schedule; the seed (random stream `init`) determines the weights."""
-    return LEARNERS[context.algo.name](context), *memory_and_plan(context)
+    learner = LEARNERS[context.algo.name](context)
+    stored = learner.agent.stored
+    return learner, *memory_and_plan(context, stored, lead=1 if stored else 0)
