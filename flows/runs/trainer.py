@@ -73,7 +73,7 @@ class TrainerProcess:
         self._send("advance")
         with ExitStack() as waiting:
             if self.at is None:
-                waiting.enter_context(announce("first iteration, in which functions may be traced, compiled or loaded"))
+                waiting.enter_context(announce("first iteration; before it, functions may be compiled or loaded"))
 
             def note(progress: dict[str, Any]) -> None:
                 waiting.close()

@@ -95,7 +95,7 @@ def build(functions: Sequence[TracedFunction]) -> list[Compiled]:
             packages = {key: found for key in wanted if (found := find(folder, key)) is not None}
             if missing := {key: each for key, each in wanted.items() if key not in packages}:
                 names = ", ".join(dict.fromkeys(each.what for each in missing.values()))
-                log.info("compiling %s, once for this configuration, into %s", names, folder)
+                log.info("compiling %s into %s (once for this configuration; may take a minute)", names, folder)
                 packages |= _build(folder, missing)
     except OSError as error:
         raise CompilationError(

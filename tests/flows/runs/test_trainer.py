@@ -89,7 +89,7 @@ def test_advance_announces_first_iteration_until_its_progress(monkeypatch: pytes
     boundary: dict[str, Any] = {"event": "boundary", "policy_steps": 128, "due": [], "done": False, "reason": None}
     trainer, lines, waits = scripted(monkeypatch, {"event": "alive"}, progress, progress, boundary)
     trainer.advance(lambda facts: waits.append(f"progress {facts['policy_steps']}"))
-    begin = "first iteration, in which functions may be traced, compiled or loaded before 4 events"
+    begin = "first iteration; before it, functions may be compiled or loaded before 4 events"
     assert waits == [begin, "done before 2", "progress 64", "progress 64"]
     lines.append(boundary)
     assert trainer.advance().policy_steps == 128 and len(waits) == 4  # later iterations are not announced
