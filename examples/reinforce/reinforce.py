@@ -111,8 +111,8 @@ class Learner(protocols.Learner):
 
 
 def build(context: Context[Config]) -> tuple[Learner, Rollout, TrainingSchedule]:
-    config = context.algo
-    return Learner(context), Rollout(), TrainingSchedule(config.step_limit, config.rollout_steps)
+    algo = context.algo
+    return Learner(context), Rollout(), TrainingSchedule(algo.step_limit, algo.rollout_steps)
 
 
 register("reinforce", sys.modules[__name__])
