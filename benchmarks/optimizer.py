@@ -114,8 +114,8 @@ def _ours(module: Any, x: Any, rule: str) -> Callable[[], object]:
     import torch
     from lightning_fabric import Fabric
 
-    from rlcore.config.algorithm import AlgorithmConfig
-    from rlcore.config.groups import EnvConfig, RunConfig
+    from rlcore.config.groups import EnvConfig
+    from rlcore.config.run import AlgorithmConfig, RunConfig
     from rlcore.optim.optimizer import Optimizer
     from rlcore.optim.optimizer_keys import OptimizerConfig
     from rlcore.types import Context, SingleProcess

@@ -42,7 +42,7 @@ from flows.workers.flow_run import (
 )
 from flows.workers.local_api import prefect_api
 from flows.workers.pools import find_flow
-from rlcore.config.groups import RunConfig
+from rlcore.config.run import RunConfig
 from rlcore.config.values import plain, spell
 from rlcore.errors import UserError
 from rlcore.store.directory import RunDirectory

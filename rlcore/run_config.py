@@ -10,9 +10,9 @@ from typing import Any
 from rlcore import plugins
 from rlcore.algorithms import ALGORITHMS, Algorithm, refuse_unknown
 from rlcore.compiled import when_to_compile
-from rlcore.config.algorithm import AlgorithmConfig
 from rlcore.config.build import build
-from rlcore.config.groups import REDUCTIONS, RunConfig
+from rlcore.config.groups import REDUCTIONS
+from rlcore.config.run import AlgorithmConfig, RunConfig
 from rlcore.config.stop import (
     EVALUATION_RETURN,
     OLD_KEY,

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, overload
 import numpy as np
 
 from rlcore import streams
-from rlcore.config.groups import Algo_co
+from rlcore.config.run import Algo_co
 from rlcore.spec import EnvSpec
 
 if TYPE_CHECKING:  # environment workers import this file, and importing torch there costs time and memory
@@ -33,7 +33,7 @@ if TYPE_CHECKING:  # environment workers import this file, and importing torch t
     from torch import Tensor
 
     from rlcore.compiler import Compiler
-    from rlcore.config.groups import RunConfig
+    from rlcore.config.run import RunConfig
 
 
 Metrics = dict[str, Any]  # name -> number or tensor []; tensors are read only when metrics are logged

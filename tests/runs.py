@@ -12,7 +12,8 @@ import yaml
 from flows.runs.env_card import write_card
 from flows.stages.make_env import measure_once
 from rlcore.algorithms import ALGORITHMS
-from rlcore.config.groups import EnvConfig, RunConfig
+from rlcore.config.groups import EnvConfig
+from rlcore.config.run import RunConfig
 from rlcore.config.schema import defaults
 from rlcore.config.values import plain
 from rlcore.run_config import build_config

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from rlcore import protocols, streams
 from rlcore.algorithms import register
-from rlcore.config.algorithm import AlgorithmConfig
+from rlcore.config.run import AlgorithmConfig
 from rlcore.config.schema import arg
 from rlcore.data.rollout import Rollout
 from rlcore.data.steps import transitions

@@ -17,7 +17,7 @@ from flows.config.compose import compose
 from flows.config.yaml_files import BUILT_IN, available, config_folders, default_names, presets
 from rlcore import plugins
 from rlcore.algorithms import ALGORITHMS
-from rlcore.config.groups import RunConfig
+from rlcore.config.run import RunConfig
 from rlcore.config.schema import REQUIRED, Argument, arguments
 from rlcore.config.values import at, nearest, plain, spell
 from rlcore.errors import UserError

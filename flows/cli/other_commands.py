@@ -17,7 +17,7 @@ from flows.cli.parser import parser
 from flows.config.mistakes import is_of_sheeprl
 from flows.config.yaml_files import VARIABLES, groups, presets
 from rlcore.algorithms import ALGORITHMS
-from rlcore.config.groups import RunConfig
+from rlcore.config.run import RunConfig
 from rlcore.config.schema import arguments
 from rlcore.errors import UserError
 from rlcore.store.directory import RunDirectory

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from flows.compare.gather import Side
 from flows.compare.records import NOT_FINITE, Record
-from rlcore.config.groups import RunConfig
+from rlcore.config.run import RunConfig
 from rlcore.config.schema import arguments
 from rlcore.errors import UserError
 

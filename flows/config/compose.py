@@ -21,7 +21,7 @@ from flows.config.overrides import ParsedOverrides, parse
 from flows.config.sheeprl_names import add_class_names, name_classes, name_exploration_run, names_class
 from rlcore import plugins
 from rlcore.algorithms import ALGORITHMS, refuse_unknown
-from rlcore.config.groups import RunConfig
+from rlcore.config.run import RunConfig
 from rlcore.config.schema import defaults
 from rlcore.config.values import at, plain, spell
 from rlcore.errors import Mistakes, NotSupported, UserError

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from flows.config.sheeprl_names import NAMES
 from rlcore.algorithms import ABSENT, ALGORITHMS
-from rlcore.config.groups import RunConfig
+from rlcore.config.run import RunConfig
 from rlcore.config.schema import REQUIRED, arguments
 from rlcore.config.values import at, first_leaf, nearest, spell
 from rlcore.errors import Mistakes, UserError

@@ -11,7 +11,7 @@ from flows.config.overrides import IGNORED_HYDRA_KEYS
 from flows.config.sheeprl_names import NAMES
 from flows.config.yaml_files import config_folders
 from rlcore.algorithms.off_policy import ReplayConfig
-from rlcore.config.groups import RunConfig
+from rlcore.config.run import RunConfig
 from rlcore.config.schema import arguments
 from rlcore.config.stop import OLD_KEY
 from rlcore.config.values import at, plain, spell

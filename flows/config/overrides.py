@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from flows.config.mistakes import is_of_sheeprl, unknown_option
 from flows.config.yaml_files import BUILT_IN, misnamed
 from rlcore.algorithms import ALGORITHMS
-from rlcore.config.groups import RunConfig
+from rlcore.config.run import RunConfig
 from rlcore.config.schema import arguments
 from rlcore.config.stop import OLD_KEY, EarlyStopConfig
 from rlcore.config.values import nearest, spell

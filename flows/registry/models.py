@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities.model_registry import ModelVersion
 
-    from rlcore.config.groups import RunConfig
+    from rlcore.config.run import RunConfig
 
 URI = re.compile(r"models:/(?P<name>[^/@]+)(?:@(?P<alias>[^/@]+)|/(?P<version>[^/@]+))")
 NAME = re.compile(r"\w[\w .+-]{0,199}")  # no quotes, @ or %: names are used in queries, URIs and folders

@@ -24,7 +24,7 @@ from rlcore.train.resource_check import check_device, check_resources
 from rlcore.user_code import user_code
 
 if TYPE_CHECKING:
-    from rlcore.config.groups import RunConfig
+    from rlcore.config.run import RunConfig
     from rlcore.spec import EnvSpec
 
 

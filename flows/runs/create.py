@@ -13,8 +13,8 @@ from flows.config.compose import compose, compose_existing, dump
 from flows.runs.check import prepare
 from flows.runs.lineage import code_diff, code_version, hash_of_diff
 from rlcore import plugins
-from rlcore.config.groups import RunConfig
 from rlcore.config.learning_half import config_hash
+from rlcore.config.run import RunConfig
 from rlcore.config.values import spell
 from rlcore.errors import UserError
 from rlcore.store.config_file import config_of

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from rlcore.config.groups import RunConfig
 from rlcore.config.learning_half import config_hash, half_hash
+from rlcore.config.run import RunConfig
 from rlcore.store.config_file import config_of
 from rlcore.store.directory import RunDirectory
 from rlcore.store.history import history

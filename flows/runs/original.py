@@ -19,8 +19,8 @@ from flows.runs.check import prepare
 from flows.runs.create import create_run
 from flows.runs.lineage import code_diff, code_version, hash_of_diff, place_inputs, whole_lineage
 from rlcore.compiled.when_to_compile import decide, on_gpu
-from rlcore.config.groups import RunConfig
 from rlcore.config.learning_half import half_hash, learning_half
+from rlcore.config.run import RunConfig
 from rlcore.config.values import spell
 from rlcore.errors import RunError, UserError
 from rlcore.spec import EnvSpec

@@ -26,7 +26,7 @@ from flows.runs.check import prepare
 from flows.runs.create import create_run, rewrite_config
 from flows.runs.lineage import core_hash, place_inputs
 from rlcore import plugins
-from rlcore.config.groups import RunConfig
+from rlcore.config.run import RunConfig
 from rlcore.config.values import plain, spell
 from rlcore.envs.make import EnvSettings
 from rlcore.errors import UserError

@@ -22,7 +22,7 @@ import gymnasium.envs
 
 from rlcore import plugins
 from rlcore.algorithms import ALGORITHMS, Algorithm
-from rlcore.config.groups import RunConfig
+from rlcore.config.run import RunConfig
 from rlcore.envs.suites.gym import GymnasiumSuite, ImportedSuite, entry
 from rlcore.envs.suites.registry import own_class, suite_with
 from rlcore.errors import UserError

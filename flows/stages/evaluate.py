@@ -9,7 +9,7 @@ from flows.runs.series import write_results
 from flows.runs.trainer import trainer_for
 from flows.runs.with_torch import with_torch
 from rlcore.algorithms.dreamer.world_keys import WORLD
-from rlcore.config.groups import RunConfig
+from rlcore.config.run import RunConfig
 from rlcore.store.config_file import config_of
 from rlcore.store.directory import RunDirectory
 

@@ -19,7 +19,7 @@ from flows.sweeps.plan import LATER, SweepPlan, TrialIntervals, change, merge, p
 from flows.sweeps.space import Dimension, Params, to_overrides
 from flows.sweeps.study import Study
 from flows.tracking.mlflow_run import flat
-from rlcore.config.groups import RunConfig
+from rlcore.config.run import RunConfig
 from rlcore.config.values import at, plain, spell
 from rlcore.errors import UserError
 

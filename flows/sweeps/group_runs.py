@@ -19,7 +19,7 @@ from flows.runs.check import prepare
 from flows.sweeps.jobs import Executor, Job, TrialRun, differing_config, train_jobs
 from flows.sweeps.plan import merge
 from flows.sweeps.space import Params, of_overrides, to_overrides
-from rlcore.config.groups import RunConfig
+from rlcore.config.run import RunConfig
 from rlcore.config.values import spell
 from rlcore.errors import Mistakes, RunError, UserError
 

@@ -18,8 +18,8 @@ from flows.runs.lineage import place_inputs
 from flows.runs.listeners import emit
 from flows.runs.milestones import is_over
 from flows.sweeps.plan import SweepConfig, TrialIntervals, merge
-from rlcore.config.groups import RunConfig
 from rlcore.config.learning_half import learning_half
+from rlcore.config.run import RunConfig
 from rlcore.config.values import plain
 from rlcore.errors import DiskFault, MachineFault, OutOfMemory, ProcessKilled, RunError, machine_fault
 from rlcore.store.config_file import config_of

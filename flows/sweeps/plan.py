@@ -20,7 +20,7 @@ from flows.config.yaml_files import config_folders, groups
 from flows.sweeps import space
 from flows.sweeps.space import Dimension, Params
 from rlcore.config.build import build
-from rlcore.config.groups import RunConfig
+from rlcore.config.run import RunConfig
 from rlcore.config.schema import Needs, arg
 from rlcore.config.values import nearest, plain
 from rlcore.errors import UserError

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from flows.config.overrides import override_text, parse
 from flows.config.yaml_files import groups
 from rlcore.algorithms import ALGORITHMS
-from rlcore.config.groups import RunConfig
+from rlcore.config.run import RunConfig
 from rlcore.config.schema import arguments
 from rlcore.config.values import nearest, spell
 from rlcore.errors import UserError

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
 
-from rlcore.config.algorithm import AlgorithmConfig
+from rlcore.config.run import AlgorithmConfig
 from rlcore.config.values import nearest
 from rlcore.errors import UserError
 
@@ -151,7 +151,7 @@ def register(name: str, module: object) -> None:
         name: value of `algo.name` that selects the algorithm. The key `name` of the algorithm's `Config` must have it
             as default.
         module: Python module that defines three names. `Config` is a subclass of
-            `rlcore.config.algorithm.AlgorithmConfig`. `Agent` is a class, constructed from config, environment spec,
+            `rlcore.config.run.AlgorithmConfig`. `Agent` is a class, constructed from config, environment spec,
             `distribution.type` and a torch.Generator. `build` is a function that takes a `rlcore.types.Context` and
             returns learner, buffer and training schedule. The first line of the module's docstring cites the paper.
 
@@ -168,7 +168,7 @@ def register(name: str, module: object) -> None:
         what = (
             f"{missing[0]} is missing; define it in the module"
             if missing
-            else "Config must be a subclass of rlcore.config.algorithm.AlgorithmConfig"
+            else "Config must be a subclass of rlcore.config.run.AlgorithmConfig"
         )
         raise UserError(f"algorithm {name!r} of plugin {getattr(module, '__name__', module)}: {what}")
     ALGORITHMS[name] = cast("AlgorithmModule", module)

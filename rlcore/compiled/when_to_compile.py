@@ -21,7 +21,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from rlcore.config.groups import RunConfig
+from rlcore.config.run import RunConfig
 from rlcore.errors import UserError
 from rlcore.system.devices import gpus
 from rlcore.system.printable import DETAIL

@@ -1,24 +1,14 @@
-"""Config of a run: one dataclass for each group of keys, such as `env` or `buffer`."""
+"""Groups of keys in the config of a run, such as `env` or `buffer`: one dataclass for each group, without `algo`."""
 
 from __future__ import annotations
 
-import dataclasses
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic
-
-from typing_extensions import TypeVar
+from typing import Any
 
 from rlcore.config.schema import REQUIRED, Needs, arg
 from rlcore.config.values import plain, spell
 from rlcore.errors import UserError
-
-if TYPE_CHECKING:
-    from rlcore.config.algorithm import AlgorithmConfig
-
-# Config class of an algorithm. `RunConfig` alone means a config whose algorithm is known only when the program runs.
-Algo_co = TypeVar("Algo_co", bound="AlgorithmConfig", default="AlgorithmConfig", covariant=True)
 
 # Reductions of the values in a logging window, by name.
 REDUCTIONS: dict[str, Callable[[Sequence[Any]], Any]] = {
@@ -454,157 +444,3 @@ class EvaluationConfig:
         "1,000 if the environment has no limit)",
         low=1,
     )
-
-
-@dataclass(frozen=True)
-class RunConfig(Generic[Algo_co]):
-    """Complete config of a run, with one field per group of keys.
-
-    The class of `algo` depends on the algorithm: it is the class `Config` in the module of the algorithm `algo.name`.
-    `RunConfig[Config]` is the config of a run of that algorithm.
-    """
-
-    algo: Algo_co = arg(REQUIRED, "algorithm; choose a preset, for example exp=ppo")
-    env: EnvConfig = arg(REQUIRED, "environment")
-    fabric: FabricConfig = arg(FabricConfig(), "devices and precision")
-    buffer: BufferConfig = arg(BufferConfig(), "rollout or replay buffer")
-    checkpoint: CheckpointConfig = arg(CheckpointConfig(), "checkpointing", learning=False)
-    distribution: DistributionConfig = arg(DistributionConfig(), "action distribution of the policy")
-    metric: MetricConfig = arg(MetricConfig(), "metrics and loggers", learning=False)
-    model_manager: ModelManagerConfig = arg(ModelManagerConfig(), "model registry", learning=False)
-    evaluation: EvaluationConfig = arg(EvaluationConfig(), "evaluation", learning=False)
-    stop: tuple[dict[str, Any], ...] = arg(
-        (),
-        "conditions that end training before algo.total_steps, for example "
-        "[{upper_bound: {metric: Rewards/rew_avg, value: 475}}]; training ends when one of them holds",
-        learning=False,
-    )
-    seed: int = arg(42, "root of every random stream", low=0)
-    num_threads: int = arg(1, "number of CPU threads of a torch operation", low=1, learning=False)
-    float32_matmul_precision: str = arg(
-        "high",
-        "precision of float32 matrix products on CUDA: highest = float32, high = TF32, medium = bfloat16",
-        choices=("highest", "high", "medium"),
-    )
-    dry_run: bool = arg(
-        False,
-        "train only until the first gradient step, evaluate at most two episodes, compile only if algo.compile=true",
-    )
-    torch_use_deterministic_algorithms: bool = arg(
-        False, "raise an error for torch operations that have no deterministic implementation"
-    )
-    torch_backends_cudnn_benchmark: bool = arg(
-        False, "let cuDNN choose kernels by their speed; the results are then not exactly reproducible"
-    )
-    torch_backends_cudnn_deterministic: bool = arg(True, "use only deterministic cuDNN kernels")
-    cublas_workspace_config: str | None = arg(
-        None,
-        "value of the environment variable CUBLAS_WORKSPACE_CONFIG; null = do not set it",
-        choices=(None, ":4096:8", ":16:8"),
-    )
-    label: str = arg(
-        "",
-        "name in the names of the run, the experiment and the models; default: your own preset, or the algorithm",
-        learning=False,
-    )
-    exp_name: str = arg("", "name of the experiment in MLflow; default <label>_<env id>", learning=False)
-    run_name: str = arg("", "name of the run; default from the current time and exp_name", learning=False)
-    root_dir: str = arg(
-        "", "folder in log_root for runs of one algorithm and environment; default <algo>/<env id>", learning=False
-    )
-    log_root: str = arg(
-        "runs", "folder of all runs; default SHEPHERD_RUN_ROOT, or runs if it is not set", learning=False
-    )
-    run_dir: str = arg("", "directory of the run; default <log_root>/<root_dir>/<run_name>", learning=False)
-    group: str | None = arg(
-        None, "name of the group of runs to which the run belongs, for example for `shepherd compare`", learning=False
-    )
-    init_from: str | None = arg(
-        None,
-        "source of the initial weights: RUN/checkpoints/POLICY_STEPS, models:/ URI or exported policy; RUN stands for "
-        "its best checkpoint, or for the newest one if there is no best one",
-    )
-    plugins: tuple[str, ...] = arg(
-        (), "your own modules with algorithms and environments; accepted by every command", learning=False
-    )
-    run_benchmarks: bool = arg(False, "key in SheepRL's config files", learning=False, unused="it is not used here")
-
-    def __post_init__(self) -> None:
-        """Replace `env.vector_key` and `env.image_key`, if null, by keys that the algorithm's encoders read."""
-        object.__setattr__(self, "env", _name_added_keys(self.env, self.algo))
-
-    @property
-    def width(self) -> int:
-        """Return the total number of environments: `env.num_envs` times the number of ranks (processes)."""
-        return self.env.num_envs * self.fabric.ranks
-
-    @property
-    def checkpoint_every(self) -> int:
-        """Return the number of policy steps between checkpoints."""
-        return self.checkpoint.every or self._default_interval(20)
-
-    @property
-    def evaluation_every(self) -> int:
-        """Return the number of policy steps between evaluations during training."""
-        return self.evaluation.every or self._default_interval(10)
-
-    def _default_interval(self, count: int) -> int:
-        """Return the policy steps between `count` equal parts of training; without a budget, those of usual lengths."""
-        if self.algo.total_steps is not None:
-            return max(1, self.algo.total_steps // count)
-        return max(1_000_000, 200 * self.algo.collect_length * self.width) // count
-
-    @property
-    def baseline_episodes(self) -> int:
-        """Return the number of episodes on which a random policy is evaluated as baseline; in a dry run, at most 2."""
-        return self._limit_episodes(self.evaluation.baseline_episodes)
-
-    @property
-    def final_episodes(self) -> int:
-        """Return the number of episodes of the final evaluation with greedy actions, and again with sampled actions.
-
-        In a dry run, it is at most 2.
-        """
-        return self._limit_episodes(self.evaluation.final_episodes)
-
-    def with_absolute_paths(self) -> RunConfig[Algo_co]:
-        """Return a copy of the config in which relative paths are replaced by absolute ones.
-
-        Absolute paths remain valid if code of an environment changes the working directory.
-        """
-        buffer, checkpoint = self.buffer, self.checkpoint
-        return dataclasses.replace(
-            self,
-            buffer=dataclasses.replace(
-                buffer, memmap_dir=_absolute(buffer.memmap_dir), load_from=_absolute(buffer.load_from)
-            ),
-            checkpoint=dataclasses.replace(checkpoint, resume_from=_absolute(checkpoint.resume_from)),
-            run_dir=_absolute(self.run_dir),
-            init_from=_absolute(self.init_from),
-        )
-
-    def is_tried(self, updates: int) -> bool:
-        """Return True if a dry run is complete: `updates`, the number of gradient steps, is not 0."""
-        return self.dry_run and updates > 0
-
-    def _limit_episodes(self, episodes: int) -> int:
-        return min(episodes, 2) if self.dry_run else episodes  # a dry run only tests if everything works
-
-
-def _absolute(path: Any) -> Any:
-    """Make a path absolute; return None, "", and names such as `minari:NAME` or `models:/NAME` unchanged."""
-    return path if not path or path.startswith(("minari:", "models:")) else os.path.abspath(path)
-
-
-def _name_added_keys(env: EnvConfig, algo: AlgorithmConfig) -> EnvConfig:
-    """Return `env` with `vector_key` and `image_key`, if they are null, set to keys that the encoders of `algo` read.
-
-    `vector_key` becomes `state` if `algo.mlp_keys.encoder` contains it or is empty, else the first key in it.
-    `image_key` becomes `rgb` if `algo.cnn_keys.encoder` contains it, else the first key in it.
-    """
-    vectors, images = (getattr(getattr(algo, group, None), "encoder", ()) for group in ("mlp_keys", "cnn_keys"))
-    added = {"reward": env.reward_as_observation, "action_stack": env.actions_as_observation.num_stack > 0}
-    own = [key for key in vectors if not added.get(key)]
-    vector = env.vector_key or ("state" if "state" in own or not own else own[0])
-    image = env.image_key or ("rgb" if "rgb" in images else next(iter(images), None))
-    return dataclasses.replace(env, vector_key=vector, image_key=image)

@@ -11,7 +11,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from rlcore.config.groups import FabricConfig, RunConfig
+from rlcore.config.groups import FabricConfig
+from rlcore.config.run import RunConfig
 from rlcore.config.values import plain
 
 

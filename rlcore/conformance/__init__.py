@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from rlcore.config.groups import RunConfig
+from rlcore.config.run import RunConfig
 from rlcore.conformance.batched_env import check_batched_env as check_batched_env
 from rlcore.conformance.distributions import DISTRIBUTION_CHECKS as DISTRIBUTION_CHECKS
 from rlcore.conformance.distributions import entropy_matches_samples as entropy_matches_samples

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlcore.config.groups import RunConfig
+from rlcore.config.run import RunConfig
 from rlcore.conformance.one_process import newest_obs
 from rlcore.conformance.trainings import fresh, train_a_while
 from rlcore.data.history import with_history

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rlcore.config.groups import RunConfig
+from rlcore.config.run import RunConfig
 from rlcore.config.values import plain
 from rlcore.conformance.trainings import bits, fresh, run, train_a_while
 from rlcore.data.history import with_history

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from rlcore import streams
-from rlcore.config.groups import RunConfig
+from rlcore.config.run import RunConfig
 from rlcore.conformance.trainings import FEW, bits, check_budget, fresh, module_tensors, run
 from rlcore.functional.noise import Noise
 from rlcore.functional.tree import map_leaves

@@ -10,7 +10,7 @@ from unittest import mock
 import numpy as np
 from torch import Tensor
 
-from rlcore.config.groups import RunConfig
+from rlcore.config.run import RunConfig
 from rlcore.conformance.trainings import fresh, run
 from rlcore.data.replay import Replay
 from rlcore.functional.tree import map_leaves

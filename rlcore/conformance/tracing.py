@@ -14,7 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from rlcore.compiled import machine_code, package
 from rlcore.compiled.when_to_compile import missing_requirement
-from rlcore.config.groups import RunConfig
+from rlcore.config.run import RunConfig
 from rlcore.conformance.trainings import FEW, check_budget, fresh, module_tensors, run
 from rlcore.errors import CompilationError
 from rlcore.functional.tree import name_leaves

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from rlcore.config.groups import RunConfig
+from rlcore.config.run import RunConfig
 from rlcore.envs.card import environment_card
 from rlcore.errors import RunError
 from rlcore.protocols import Learner

@@ -30,8 +30,8 @@ from rlcore.types import Trajectory
 if TYPE_CHECKING:
     from tensordict import TensorDict
 
-    from rlcore.config.algorithm import AlgorithmConfig
     from rlcore.config.groups import EnvConfig
+    from rlcore.config.run import AlgorithmConfig
     from rlcore.protocols import Agent
     from rlcore.spec import ActionSpec, ArraySpec
     from rlcore.types import Context

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from rlcore import streams
-from rlcore.config.algorithm import AlgorithmConfig
+from rlcore.config.run import AlgorithmConfig
 from rlcore.data.chunked import ChunkedRing
 from rlcore.data.episodes import EpisodeIndex, WholeEpisodes
 from rlcore.data.gathered import gather_batches

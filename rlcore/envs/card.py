@@ -27,8 +27,8 @@ import numpy as np
 from gymnasium import spaces
 
 from rlcore import streams
-from rlcore.config.algorithm import AlgorithmConfig
 from rlcore.config.groups import EnvConfig
+from rlcore.config.run import AlgorithmConfig
 from rlcore.envs.drawing import SparselyDrawn
 from rlcore.envs.exact.recording import Build, random_action
 from rlcore.envs.exact.tier import TierReport, measure_tier, report_failing, try_boundary

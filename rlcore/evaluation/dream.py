@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from rlcore.algorithms.dreamer.rssm import ModelState
-from rlcore.config.groups import RunConfig
+from rlcore.config.run import RunConfig
 from rlcore.evaluation.collection import PlayedRows
 from rlcore.evaluation.evaluation import play_round
 from rlcore.evaluation.loaded_world import LoadedWorldModel, ModelPrediction, refuse_without_world

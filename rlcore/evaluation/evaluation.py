@@ -8,7 +8,7 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
 from rlcore import streams
-from rlcore.config.groups import RunConfig
+from rlcore.config.run import RunConfig
 from rlcore.envs.make import adapt_to_evaluation, suite_for
 from rlcore.envs.seeds import EpisodeSeeds
 from rlcore.envs.vector.choose import make_vector_env

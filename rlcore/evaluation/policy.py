@@ -27,7 +27,7 @@ from rlcore.store.directory import RunDirectory, write_json
 from rlcore.store.run_files import describe_other_format
 
 if TYPE_CHECKING:
-    from rlcore.config.groups import RunConfig
+    from rlcore.config.run import RunConfig
 
 FORMAT = 2  # of policy.json and part.json; Shepherd 0.1.0 wrote 1
 AGENT, BESIDE, PART = (

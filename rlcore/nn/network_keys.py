@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rlcore.config.algorithm import VECTORS
+from rlcore.config.run import VECTORS
 from rlcore.config.schema import Needs, arg, other_default
 from rlcore.config.values import nearest, spell
 from rlcore.errors import UserError

@@ -19,7 +19,7 @@ from rlcore.optim.optimizer_keys import SETTINGS
 from rlcore.optim.traced import GradientInputs, MutableState
 
 if TYPE_CHECKING:
-    from rlcore.config.algorithm import AlgorithmConfig
+    from rlcore.config.run import AlgorithmConfig
     from rlcore.types import Context
 
 # Eager code: (inputs, random stream or None) -> means to log, name -> [].

@@ -19,7 +19,7 @@ from rlcore.optim.optimizer_keys import OptimizerConfig
 from rlcore.optim.parameter_groups import GroupedRule, group_of
 
 if TYPE_CHECKING:
-    from rlcore.config.algorithm import AlgorithmConfig
+    from rlcore.config.run import AlgorithmConfig
     from rlcore.types import Context
 
 Loss = Callable[..., LossTerms | LossTermsAux]  # loss function of a minibatch's tensors

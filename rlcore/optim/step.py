@@ -13,7 +13,7 @@ from rlcore.optim.optimizer import Optimizer
 from rlcore.optim.target import Target
 
 if TYPE_CHECKING:
-    from rlcore.config.algorithm import AlgorithmConfig
+    from rlcore.config.run import AlgorithmConfig
     from rlcore.types import Context
 
 Means = dict[str, Tensor]  # name -> [], logged quantities

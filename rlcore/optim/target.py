@@ -13,7 +13,7 @@ from rlcore.optim.flat import FlatParameters
 from rlcore.optim.optimizer import Optimizer
 
 if TYPE_CHECKING:
-    from rlcore.config.algorithm import AlgorithmConfig
+    from rlcore.config.run import AlgorithmConfig
     from rlcore.types import Context
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlcore.config.groups import RunConfig
+from rlcore.config.run import RunConfig
 from rlcore.errors import UserError
 from rlcore.run_config import build_config
 from rlcore.store.directory import RunDirectory

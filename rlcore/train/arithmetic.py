@@ -13,7 +13,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from rlcore.compiled.when_to_compile import RATE_OF_GPU, Arithmetic, on_gpu
-from rlcore.config.groups import FabricConfig, RunConfig
+from rlcore.config.groups import FabricConfig
+from rlcore.config.run import RunConfig
 from rlcore.optim.optimizer import Optimizer
 from rlcore.optim.step import Step
 from rlcore.spec import EnvSpec

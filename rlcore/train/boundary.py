@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # the parent process imports this file and should not load these modules
-    from rlcore.config.groups import RunConfig
+    from rlcore.config.run import RunConfig
 
 FINISHED, DRY_RUN = "finished", "dry_run"
 

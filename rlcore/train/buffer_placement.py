@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from rlcore.config.groups import RunConfig
+from rlcore.config.run import RunConfig
 from rlcore.spec import EnvSpec
 from rlcore.train.memory_estimate import TensorSizes, estimate
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from rlcore.config.algorithm import AlgorithmConfig
+from rlcore.config.run import AlgorithmConfig
 from rlcore.config.values import plain
 from rlcore.envs.suites.own import give
 from rlcore.errors import UserError

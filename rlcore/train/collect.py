@@ -13,7 +13,7 @@ from torch import Tensor
 from rlcore.compiled.acting import CompiledActing, compile_acting
 from rlcore.compiled.recorded_rollout import RecordableEnvs, RecordedRollout
 from rlcore.compiler import Compiler
-from rlcore.config.algorithm import AlgorithmConfig
+from rlcore.config.run import AlgorithmConfig
 from rlcore.data.history import HistoryWrapper, past_of, with_history
 from rlcore.data.staging import StagingBuffer, answer, as_trajectory, columns, copy_time_step, from_columns
 from rlcore.data.steps import transform_reward

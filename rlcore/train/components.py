@@ -16,7 +16,7 @@ from torch import nn
 
 from rlcore import streams
 from rlcore.algorithms import ALGORITHMS
-from rlcore.config.algorithm import AlgorithmConfig
+from rlcore.config.run import AlgorithmConfig
 from rlcore.errors import RunError, UserError
 from rlcore.evaluation.policy import describe_mismatch
 from rlcore.functional.tree import name_leaves

@@ -21,7 +21,8 @@ import torch
 from torch import Tensor, distributed
 
 from rlcore.compiled.scan import refuse_sum_over_ranks
-from rlcore.config.groups import FabricConfig, RunConfig
+from rlcore.config.groups import FabricConfig
+from rlcore.config.run import RunConfig
 from rlcore.errors import EnvironmentFault, RunError, UserError
 from rlcore.store.checkpoint import nested_state
 from rlcore.system.torch_switches import Switches, read_switches, set_switches_back

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from rlcore import plugins
 from rlcore.compiled.when_to_compile import AHEAD_OF_TIME, compiler_version, find_compiler
-from rlcore.config.groups import RunConfig
 from rlcore.config.learning_half import learning_half
+from rlcore.config.run import RunConfig
 from rlcore.envs.card import package_versions
 from rlcore.system.devices import gpu_name, processor
 

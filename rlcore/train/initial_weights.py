@@ -6,7 +6,7 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlcore.config.groups import RunConfig
+from rlcore.config.run import RunConfig
 from rlcore.errors import UserError
 from rlcore.evaluation.policy import Source, read_source
 from rlcore.spec import EnvSpec

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from rlcore import streams
-from rlcore.config.algorithm import AlgorithmConfig
+from rlcore.config.run import AlgorithmConfig
 from rlcore.errors import RunError
 from rlcore.evaluation.play import OnProgress
 from rlcore.evaluation.policy import differing_shapes

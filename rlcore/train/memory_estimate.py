@@ -18,7 +18,7 @@ import math
 from dataclasses import dataclass, field, replace
 
 from rlcore.compiled.when_to_compile import on_gpu
-from rlcore.config.groups import RunConfig
+from rlcore.config.run import RunConfig
 from rlcore.data.sizes import PIECES, frame_bytes, row_bytes
 from rlcore.spec import EnvSpec
 from rlcore.system.free_memory import FreeResources, size

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from rlcore import streams
 from rlcore.algorithms import ALGORITHMS
-from rlcore.config.algorithm import AlgorithmConfig
+from rlcore.config.run import AlgorithmConfig
 from rlcore.errors import RunError
 from rlcore.evaluation.policy import describe_mismatch
 from rlcore.functional.tree import map_leaves

@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from rlcore.config.groups import RunConfig
+from rlcore.config.run import RunConfig
 from rlcore.errors import EnvironmentFault, RunError, UserError
 from rlcore.store.directory import RunDirectory
 from rlcore.system.lifeline import spawn

@@ -11,7 +11,8 @@ from importlib.metadata import version
 from pathlib import Path
 
 from rlcore.compiled.when_to_compile import on_gpu
-from rlcore.config.groups import FabricConfig, RunConfig
+from rlcore.config.groups import FabricConfig
+from rlcore.config.run import RunConfig
 from rlcore.config.schema import arguments
 from rlcore.config.values import at, plain, spell
 from rlcore.data.sizes import row_bytes

@@ -10,8 +10,8 @@ from typing import Any
 
 from rlcore.algorithms import ALGORITHMS
 from rlcore.compiled.when_to_compile import decide
-from rlcore.config.groups import RunConfig
 from rlcore.config.learning_half import learning_half
+from rlcore.config.run import RunConfig
 from rlcore.config.schema import defaults, nested_class, types_of
 from rlcore.config.values import at, spell
 from rlcore.errors import UserError

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlcore.config.groups import RunConfig
+from rlcore.config.run import RunConfig
 from rlcore.envs.card import refuse_without_action
 from rlcore.envs.vector.choose import check_batched_options, make_vector_env
 from rlcore.errors import UserError

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlcore.compiler import Compiler
-from rlcore.config.groups import RunConfig
+from rlcore.config.run import RunConfig
 from rlcore.data.dataset import as_collected, as_dataset
 from rlcore.data.replay import Replay
 from rlcore.data.rollout import Rollout

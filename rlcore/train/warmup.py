@@ -19,7 +19,7 @@ from torch import Tensor
 from rlcore.compiled import machine_code
 from rlcore.compiled.scan import refuse_sum_over_ranks
 from rlcore.compiler import Compiler
-from rlcore.config.algorithm import AlgorithmConfig
+from rlcore.config.run import AlgorithmConfig
 from rlcore.data.staging import FLAGS, from_columns
 from rlcore.optim.step import Step
 from rlcore.protocols import Learner, VectorEnv

@@ -14,7 +14,8 @@ from rlcore.algorithms.on_policy.a2c import learner as a2c
 from rlcore.algorithms.on_policy.actor_critic import ActorCritic
 from rlcore.algorithms.on_policy.ppo import learner as ppo
 from rlcore.config.build import build
-from rlcore.config.groups import EnvConfig, RunConfig
+from rlcore.config.groups import EnvConfig
+from rlcore.config.run import RunConfig
 from rlcore.conformance.trainings import FEW, fresh, run
 from rlcore.spec import ACTION, EnvSpec, Window
 from tests.contract.test_registry import SETTINGS

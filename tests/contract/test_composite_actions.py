@@ -15,7 +15,7 @@ from gymnasium import spaces
 from flows.cli.main import main
 from flows.config.compose import compose
 from rlcore import conformance, plugins
-from rlcore.config.groups import RunConfig
+from rlcore.config.run import RunConfig
 from rlcore.envs.make import make
 from rlcore.envs.spaces import action_spec
 from rlcore.errors import UserError

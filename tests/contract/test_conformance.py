@@ -20,7 +20,8 @@ from rlcore.algorithms.on_policy.learner import RewardScaler
 from rlcore.algorithms.on_policy.ppo import learner as ppo
 from rlcore.compiled.whole_step import CapturedTensors
 from rlcore.config.build import build
-from rlcore.config.groups import EnvConfig, RunConfig
+from rlcore.config.groups import EnvConfig
+from rlcore.config.run import RunConfig
 from rlcore.conformance.trainings import fresh
 from rlcore.evaluation import loaded_policy
 from rlcore.functional.noise import Noise

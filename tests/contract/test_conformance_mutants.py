@@ -15,7 +15,8 @@ from rlcore.algorithms import ALGORITHMS
 from rlcore.algorithms.dreamer.return_scale import ReturnScale
 from rlcore.compiled import package
 from rlcore.config.build import build
-from rlcore.config.groups import EnvConfig, RunConfig
+from rlcore.config.groups import EnvConfig
+from rlcore.config.run import RunConfig
 from rlcore.functional.scan import scan
 from rlcore.functional.stats import reduce_loss
 from rlcore.optim.optimizer import Optimizer

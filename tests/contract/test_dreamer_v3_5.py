@@ -12,7 +12,8 @@ import torch
 from rlcore.algorithms import ALGORITHMS
 from rlcore.algorithms.dreamer.rssm import RSSM, ModelState
 from rlcore.config.build import build
-from rlcore.config.groups import EnvConfig, RunConfig
+from rlcore.config.groups import EnvConfig
+from rlcore.config.run import RunConfig
 from rlcore.conformance import tracing
 from rlcore.conformance.trainings import run
 from rlcore.optim.optimizer import Optimizer

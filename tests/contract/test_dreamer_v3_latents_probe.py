@@ -14,7 +14,8 @@ from rlcore import conformance
 from rlcore.algorithms import ALGORITHMS
 from rlcore.algorithms.dreamer.rssm import RSSM, ModelState
 from rlcore.config.build import build
-from rlcore.config.groups import EnvConfig, RunConfig
+from rlcore.config.groups import EnvConfig
+from rlcore.config.run import RunConfig
 from rlcore.train.trainer import Trainer
 from rlcore.types import Batch
 from tests.contract.test_registry import SETTINGS

@@ -10,7 +10,8 @@ import pytest
 from rlcore import conformance
 from rlcore.algorithms import ALGORITHMS
 from rlcore.config.build import build
-from rlcore.config.groups import EnvConfig, RunConfig
+from rlcore.config.groups import EnvConfig
+from rlcore.config.run import RunConfig
 from rlcore.conformance.trainings import train_a_while
 from tests.contract.checks import conformance_checks
 from tests.contract.test_registry import ROUGH, SETTINGS

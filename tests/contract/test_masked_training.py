@@ -15,7 +15,8 @@ from torch import Tensor
 from rlcore import conformance
 from rlcore.algorithms import ALGORITHMS
 from rlcore.config.build import build
-from rlcore.config.groups import EnvConfig, RunConfig
+from rlcore.config.groups import EnvConfig
+from rlcore.config.run import RunConfig
 from rlcore.config.values import plain
 from rlcore.conformance.trainings import fresh
 from rlcore.envs.batched.env import BatchedEnv, Transition

@@ -18,7 +18,7 @@ from rlcore import conformance, plugins
 from rlcore.algorithms.on_policy.actor_critic import ActorCritic
 from rlcore.algorithms.on_policy.ppo_recurrent.learner import Agent, Seen
 from rlcore.compiled import machine_code
-from rlcore.config.groups import RunConfig
+from rlcore.config.run import RunConfig
 from rlcore.errors import UserError
 from rlcore.evaluation.policy import load_policy
 from rlcore.spec import ACTION

@@ -14,7 +14,8 @@ from rlcore.algorithms import ALGORITHMS
 from rlcore.algorithms.dreamer.learner import Segment, segment_of
 from rlcore.algorithms.dreamer.rssm import ModelState
 from rlcore.config.build import build
-from rlcore.config.groups import EnvConfig, RunConfig
+from rlcore.config.groups import EnvConfig
+from rlcore.config.run import RunConfig
 from rlcore.data.replay import stored_rows
 from rlcore.evaluation.policy import load_world_model
 from rlcore.functional.noise import Noise

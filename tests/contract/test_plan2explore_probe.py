@@ -16,7 +16,8 @@ from rlcore.algorithms import ALGORITHMS
 from rlcore.algorithms.dreamer.behavior import Imagined
 from rlcore.algorithms.dreamer.learner import Segment, segment_of
 from rlcore.config.build import build
-from rlcore.config.groups import EnvConfig, RunConfig
+from rlcore.config.groups import EnvConfig
+from rlcore.config.run import RunConfig
 from rlcore.data.replay import stored_rows
 from rlcore.functional.noise import Noise
 from rlcore.store import checkpoint

@@ -9,7 +9,7 @@ import pytest
 from pytest import approx
 from torch.utils.data import BatchSampler, RandomSampler
 
-from rlcore.config.groups import RunConfig
+from rlcore.config.run import RunConfig
 from rlcore.conformance.several_ranks import on_two_ranks
 from rlcore.conformance.trainings import fresh
 from rlcore.train.arithmetic import count

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from rlcore.algorithms import ALGORITHMS
 from rlcore.config.build import build
-from rlcore.config.groups import EnvConfig, RunConfig
+from rlcore.config.groups import EnvConfig
+from rlcore.config.run import RunConfig
 from rlcore.conformance.trainings import fresh, train_a_while
 from rlcore.errors import UserError
 from rlcore.spec import ActionSpec, ArraySpec, EnvSpec, Window

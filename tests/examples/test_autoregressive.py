@@ -8,7 +8,7 @@ import pytest
 
 from flows.config.compose import compose
 from rlcore import conformance
-from rlcore.config.groups import RunConfig
+from rlcore.config.run import RunConfig
 from rlcore.train.trainer import Trainer
 from tests import processes
 from tests.soaking import heavy

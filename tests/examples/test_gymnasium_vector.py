@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from flows.config.compose import compose
-from rlcore.config.groups import RunConfig
+from rlcore.config.run import RunConfig
 from rlcore.conformance import interrupted_equals_uninterrupted
 from rlcore.envs.vector.choose import make_vector_env
 from rlcore.train.trainer import Trainer

@@ -12,7 +12,7 @@ import pytest
 from flows.config.compose import compose
 from rlcore import plugins
 from rlcore.algorithms import ALGORITHMS
-from rlcore.config.groups import RunConfig
+from rlcore.config.run import RunConfig
 from rlcore.errors import UserError
 from rlcore.train.trainer import Trainer
 from tests import processes

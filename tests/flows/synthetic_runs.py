@@ -15,7 +15,7 @@ from rlcore.store.events import EventLog
 if TYPE_CHECKING:
     import pytest
 
-    from rlcore.config.groups import RunConfig
+    from rlcore.config.run import RunConfig
 
 
 def synthetic_run(folder: Path, run_id: str, **changes: Any) -> RunDirectory:
@@ -111,7 +111,7 @@ def checkpointed_run(
 
     from rlcore.algorithms import ALGORITHMS
     from rlcore.config.build import build
-    from rlcore.config.groups import RunConfig
+    from rlcore.config.run import RunConfig
     from rlcore.config.schema import defaults
     from rlcore.spec import EnvSpec
     from rlcore.store import checkpoint

@@ -11,7 +11,8 @@ import torch
 from rlcore import streams
 from rlcore.algorithms.on_policy.ppo import learner as ppo
 from rlcore.compiler import Compiler
-from rlcore.config.groups import EnvConfig, FabricConfig, RunConfig
+from rlcore.config.groups import EnvConfig, FabricConfig
+from rlcore.config.run import RunConfig
 from rlcore.data.replay import Replay
 from rlcore.data.samplers import Transitions
 from rlcore.functional.noise import Noise

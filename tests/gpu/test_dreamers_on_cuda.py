@@ -13,7 +13,8 @@ from rlcore import streams
 from rlcore.algorithms import ALGORITHMS
 from rlcore.compiler import Compiler
 from rlcore.config.build import build
-from rlcore.config.groups import EnvConfig, FabricConfig, RunConfig
+from rlcore.config.groups import EnvConfig, FabricConfig
+from rlcore.config.run import RunConfig
 from rlcore.functional.noise import Noise
 from rlcore.functional.tree import map_leaves
 from rlcore.spec import ActionSpec, ArraySpec, EnvSpec

@@ -12,7 +12,8 @@ from lightning_fabric import Fabric
 from rlcore.algorithms import ALGORITHMS
 from rlcore.compiler import Compiler
 from rlcore.config.build import build
-from rlcore.config.groups import BufferConfig, DistributionConfig, EnvConfig, FabricConfig, RunConfig
+from rlcore.config.groups import BufferConfig, DistributionConfig, EnvConfig, FabricConfig
+from rlcore.config.run import RunConfig
 from rlcore.envs.make import make
 from rlcore.envs.spaces import spec_of
 from rlcore.spec import EnvSpec

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from rlcore import protocols, streams
 from rlcore.algorithms.dreamer.return_scale import ReturnScale
 from rlcore.algorithms.dreamer.world_keys import MomentsConfig
-from rlcore.config.algorithm import AlgorithmConfig
+from rlcore.config.run import AlgorithmConfig
 from rlcore.config.schema import arg
 from rlcore.data.replay import Replay
 from rlcore.data.samplers import Sequences

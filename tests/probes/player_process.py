@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from rlcore.config.groups import RunConfig
+from rlcore.config.run import RunConfig
 from rlcore.envs.vector.choose import make_vector_env
 from rlcore.spec import EnvSpec
 from rlcore.train.components import build_algorithm

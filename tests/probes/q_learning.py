@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from rlcore import protocols, streams
-from rlcore.config.algorithm import AlgorithmConfig
+from rlcore.config.run import AlgorithmConfig
 from rlcore.config.schema import arg
 from rlcore.data.replay import Replay
 from rlcore.data.samplers import Transitions

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from rlcore import protocols, streams
-from rlcore.config.algorithm import AlgorithmConfig
+from rlcore.config.run import AlgorithmConfig
 from rlcore.config.schema import arg
 from rlcore.data.replay import Replay
 from rlcore.data.samplers import Sequences

@@ -171,7 +171,7 @@ class Incomplete:
     [
         ("ppo", Incomplete, "the name is taken"),
         ("mine", type("Empty", (), {}), ": Config is missing"),
-        ("mine", Incomplete, "Config must be a subclass of rlcore.config.algorithm.AlgorithmConfig"),
+        ("mine", Incomplete, "Config must be a subclass of rlcore.config.run.AlgorithmConfig"),
     ],
 )
 def test_register_refuses_invalid_algorithm_module(name: str, module: object, message: str) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from rlcore.algorithms.dreamer.world_keys import MASKED, WORLD_PARTS
 from rlcore.algorithms.off_policy import ReplayConfig
-from rlcore.config.algorithm import VECTORS
+from rlcore.config.run import VECTORS
 from rlcore.config.schema import arg, other_default
 from rlcore.config.values import spell
 from rlcore.errors import UserError
@@ -19,7 +19,7 @@ from rlcore.spec import ActionSpec
 if TYPE_CHECKING:
     from rlcore.algorithms.dreamer.world_groups import WorldGroup
     from rlcore.algorithms.dreamer.world_keys import MLPSpec, PolicySpec
-    from rlcore.config.groups import RunConfig
+    from rlcore.config.run import RunConfig
     from rlcore.optim.optimizer_keys import OptimizerConfig
     from rlcore.spec import EnvSpec
 

@@ -6,7 +6,7 @@ import functools
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from rlcore.config.algorithm import VECTORS, AlgorithmConfig
+from rlcore.config.run import VECTORS, AlgorithmConfig
 from rlcore.config.schema import Needs, arg
 from rlcore.config.windows import check_windows, read_windows
 from rlcore.errors import UserError
@@ -24,7 +24,7 @@ from rlcore.nn.network_keys import (
 from rlcore.optim.optimizer_keys import OptimizerConfig
 
 if TYPE_CHECKING:
-    from rlcore.config.groups import RunConfig
+    from rlcore.config.run import RunConfig
     from rlcore.spec import EnvSpec, Window
 
 Schedule = tuple[tuple[float, float], ...] | None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from rlcore.algorithms.off_policy import ReplayConfig
-from rlcore.config.algorithm import VECTORS
+from rlcore.config.run import VECTORS
 from rlcore.config.schema import Needs, arg
 from rlcore.config.values import spell
 from rlcore.errors import UserError
@@ -15,7 +15,7 @@ from rlcore.nn.network_keys import SMALLEST, EncodedKeysConfig, FlatEncoderConfi
 from rlcore.optim.optimizer_keys import OptimizerConfig
 
 if TYPE_CHECKING:
-    from rlcore.config.groups import RunConfig
+    from rlcore.config.run import RunConfig
     from rlcore.spec import EnvSpec
 
 

@@ -31,7 +31,7 @@ from rlcore.algorithms.sac.critics import Critics
 from rlcore.algorithms.sac.losses import actor_loss, alpha_loss, categorical_critic_loss, critic_loss, soft_target
 from rlcore.algorithms.sac.squashed_actor import Agent, make_encoder
 from rlcore.algorithms.sac.temperature import Temperature
-from rlcore.config.algorithm import AlgorithmConfig
+from rlcore.config.run import AlgorithmConfig
 from rlcore.data.history import add_history, rows_before
 from rlcore.data.replay import Replay
 from rlcore.data.samplers import Transitions

@@ -5,7 +5,8 @@ from __future__ import annotations
 from contextlib import closing
 from typing import Any
 
-from rlcore.config.groups import EnvConfig, RunConfig
+from rlcore.config.groups import EnvConfig
+from rlcore.config.run import RunConfig
 from rlcore.envs.batched.parameters import parse
 from rlcore.envs.make import EnvSettings, make, suite_for
 from rlcore.envs.seeds import EpisodeSeeds

@@ -9,7 +9,7 @@ import pytest
 from flows.cli.help import rewrite, train_help
 from flows.config.yaml_files import presets
 from rlcore.algorithms import ALGORITHMS
-from rlcore.config.groups import RunConfig
+from rlcore.config.run import RunConfig
 from rlcore.config.schema import arguments
 from rlcore.errors import UserError
 

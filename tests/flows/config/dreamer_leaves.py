@@ -10,7 +10,7 @@ import pytest
 from flows.config.compose import compose
 from flows.config.sheeprl_names import NETWORKS, OPTIMIZERS
 from rlcore.algorithms import ALGORITHMS
-from rlcore.config.groups import RunConfig
+from rlcore.config.run import RunConfig
 from rlcore.config.values import at
 from rlcore.errors import UserError
 from rlcore.spec import ActionSpec, ArraySpec, EnvSpec

@@ -211,7 +211,7 @@ def test_preset_has_published_settings(preset, expected):
 
 
 def test_compose_tree_contains_every_key():
-    from rlcore.config.groups import RunConfig
+    from rlcore.config.run import RunConfig
 
     _, tree = compose(["exp=ppo"])
     keys = [a.key for a in arguments(RunConfig) if a.key != "algo"]

@@ -8,7 +8,7 @@ import pytest
 
 from flows.config.compose import compose
 from flows.config.notices import notices as every_notice
-from rlcore.config.groups import RunConfig
+from rlcore.config.run import RunConfig
 from rlcore.config.schema import arguments
 
 

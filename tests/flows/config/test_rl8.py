@@ -14,7 +14,7 @@ from flows.config import rl8
 from flows.config.compose import compose
 from flows.config.run_file import with_file
 from rlcore.algorithms import ALGORITHMS
-from rlcore.config.groups import RunConfig
+from rlcore.config.run import RunConfig
 from rlcore.config.schema import arguments
 from rlcore.config.values import at, plain
 from rlcore.errors import UserError

@@ -14,7 +14,8 @@ from rlcore.algorithms import ALGORITHMS
 from rlcore.algorithms.on_policy.actor_critic import ActorCritic as Agent
 from rlcore.compiled import machine_code
 from rlcore.config.build import build
-from rlcore.config.groups import DistributionConfig, EnvConfig, RunConfig
+from rlcore.config.groups import DistributionConfig, EnvConfig
+from rlcore.config.run import RunConfig
 from rlcore.errors import UserError
 from rlcore.functional.noise import Drawn, Noise, Recorder
 from rlcore.functional.tree import name_leaves

@@ -13,7 +13,8 @@ from torch import Tensor
 from rlcore.algorithms import ALGORITHMS
 from rlcore.compiled import cuda_graph
 from rlcore.config.build import build
-from rlcore.config.groups import EnvConfig, RunConfig
+from rlcore.config.groups import EnvConfig
+from rlcore.config.run import RunConfig
 from rlcore.conformance.trainings import find_all
 from rlcore.errors import UserError
 from rlcore.functional.noise import Noise

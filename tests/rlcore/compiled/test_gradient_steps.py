@@ -12,7 +12,8 @@ from rlcore.algorithms import ALGORITHMS
 from rlcore.compiled import machine_code
 from rlcore.compiled.package import Compiled, TracedFunction
 from rlcore.config.build import build
-from rlcore.config.groups import EnvConfig, RunConfig
+from rlcore.config.groups import EnvConfig
+from rlcore.config.run import RunConfig
 from rlcore.train.trainer import Trainer
 from rlcore.types import Batch
 from tests.graphs import run_graphs

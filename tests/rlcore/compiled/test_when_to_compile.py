@@ -12,7 +12,8 @@ import pytest
 from rlcore.algorithms.on_policy.ppo import learner as ppo
 from rlcore.compiled import when_to_compile
 from rlcore.compiled.when_to_compile import AHEAD_OF_TIME, EAGER, RECORDED, Arithmetic, decide
-from rlcore.config.groups import FabricConfig, RunConfig
+from rlcore.config.groups import FabricConfig
+from rlcore.config.run import RunConfig
 from rlcore.errors import UserError
 from rlcore.run_config import build_config
 from rlcore.train import arithmetic

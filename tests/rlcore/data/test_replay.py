@@ -13,7 +13,8 @@ import torch
 from lightning_fabric import Fabric
 
 from rlcore.config.build import build
-from rlcore.config.groups import EnvConfig, RunConfig
+from rlcore.config.groups import EnvConfig
+from rlcore.config.run import RunConfig
 from rlcore.data.dataset import as_collected, as_dataset
 from rlcore.data.replay import Replay, stored_rows
 from rlcore.data.samplers import Episodes, Sampler, Sequences, Transitions

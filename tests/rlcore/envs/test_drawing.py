@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from gymnasium.wrappers import AddRenderObservation
 
-from rlcore.config.groups import EnvConfig, RunConfig
+from rlcore.config.groups import EnvConfig
+from rlcore.config.run import RunConfig
 from rlcore.envs.card import environment_card
 from rlcore.envs.drawing import drawn_shape
 from rlcore.envs.make import EnvSettings, make

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from rlcore.config.algorithm import VECTORS
+from rlcore.config.run import VECTORS
 from rlcore.errors import UserError
 from rlcore.nn.encoder import MultiEncoder, Normalizer, flatten
 from rlcore.nn.network_keys import EncoderConfig, check_keys

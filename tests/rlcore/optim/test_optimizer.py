@@ -16,9 +16,9 @@ from lightning_fabric.plugins import MixedPrecision
 from torch import Tensor, nn
 
 from rlcore.compiled import machine_code
-from rlcore.config.algorithm import AlgorithmConfig
 from rlcore.config.build import build
-from rlcore.config.groups import EnvConfig, RunConfig
+from rlcore.config.groups import EnvConfig
+from rlcore.config.run import AlgorithmConfig, RunConfig
 from rlcore.errors import UserError
 from rlcore.functional.distributions import Normal
 from rlcore.functional.noise import Noise

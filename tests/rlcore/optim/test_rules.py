@@ -15,7 +15,8 @@ from rlcore.algorithms import ALGORITHMS
 from rlcore.compiled import machine_code
 from rlcore.compiled.package import Compiled, TracedFunction
 from rlcore.config.build import build
-from rlcore.config.groups import EnvConfig, RunConfig
+from rlcore.config.groups import EnvConfig
+from rlcore.config.run import RunConfig
 from rlcore.errors import UserError
 from rlcore.optim import rules
 from rlcore.optim.optimizer import Optimizer

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rlcore.config.groups import RunConfig
+from rlcore.config.run import RunConfig
 from rlcore.run_config import build_config
 from rlcore.train.boundary import Boundary, boundary_at, budget, is_scheduled, next_stop, stop_reason
 from rlcore.train.stop_conditions import StopConditions

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from flows.config.compose import compose
-from rlcore.config.groups import RunConfig
+from rlcore.config.run import RunConfig
 from rlcore.envs.make import make
 from rlcore.envs.spaces import spec_of
 from rlcore.system.free_memory import FreeResources

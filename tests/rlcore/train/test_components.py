@@ -18,7 +18,8 @@ from flows.stages.make_env import make_env
 from rlcore import conformance
 from rlcore.algorithms import ALGORITHMS
 from rlcore.config.build import build
-from rlcore.config.groups import EnvConfig, RunConfig
+from rlcore.config.groups import EnvConfig
+from rlcore.config.run import RunConfig
 from rlcore.conformance.trainings import bits, fresh, run
 from rlcore.errors import RunError, UserError
 from rlcore.evaluation.policy import export_policy, load_policy, read_source

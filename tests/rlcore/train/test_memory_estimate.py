@@ -17,7 +17,8 @@ import torch
 from flows.config.compose import compose
 from rlcore.algorithms import ALGORITHMS
 from rlcore.algorithms.on_policy.ppo.learner import Learner
-from rlcore.config.groups import BufferConfig, RunConfig
+from rlcore.config.groups import BufferConfig
+from rlcore.config.run import RunConfig
 from rlcore.data.replay import Replay
 from rlcore.data.samplers import Transitions
 from rlcore.data.sizes import chunk_rows, row_bytes

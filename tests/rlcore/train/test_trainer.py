@@ -16,7 +16,8 @@ from flows.stages.collect import collect
 from rlcore.algorithms import ALGORITHMS
 from rlcore.algorithms.on_policy.a2c import learner as a2c
 from rlcore.config.build import build
-from rlcore.config.groups import EnvConfig, RestartConfig, RunConfig
+from rlcore.config.groups import EnvConfig, RestartConfig
+from rlcore.config.run import RunConfig
 from rlcore.config.values import plain
 from rlcore.data.dataset import load_dataset
 from rlcore.errors import RunError, UserError

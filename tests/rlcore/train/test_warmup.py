@@ -16,7 +16,8 @@ from rlcore.algorithms import ALGORITHMS
 from rlcore.compiled import machine_code, package
 from rlcore.compiled.package import Compiled, TracedFunction
 from rlcore.config.build import build
-from rlcore.config.groups import EnvConfig, RunConfig
+from rlcore.config.groups import EnvConfig
+from rlcore.config.run import RunConfig
 from rlcore.errors import CompilationError, RunError
 from rlcore.store.checkpoint import nested_state
 from rlcore.store.compare import tensor_digests

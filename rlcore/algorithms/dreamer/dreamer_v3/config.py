@@ -21,7 +21,7 @@ from rlcore.errors import UserError
 from rlcore.optim.optimizer_keys import OptimizerConfig
 
 if TYPE_CHECKING:
-    from rlcore.config.groups import RunConfig
+    from rlcore.config.run import RunConfig
 
 
 @dataclass(frozen=True)

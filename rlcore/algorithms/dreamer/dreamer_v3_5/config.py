@@ -27,7 +27,7 @@ from rlcore.errors import UserError
 from rlcore.optim.optimizer_keys import OptimizerConfig
 
 if TYPE_CHECKING:
-    from rlcore.config.groups import RunConfig
+    from rlcore.config.run import RunConfig
 
 INIT_STD = 2.0  # added to the network's std output before the sigmoid
 LOSS_SCALES = {

@@ -31,7 +31,7 @@ from rlcore.algorithms.dreamer.plan2explore.config import (
     goals_of,
 )
 from rlcore.algorithms.dreamer.plan2explore.source import ExplorationSource
-from rlcore.config.algorithm import SourceRules
+from rlcore.config.run import SourceRules
 from rlcore.config.schema import arg, other_default
 from rlcore.optim.optimizer_keys import OptimizerConfig
 

@@ -11,7 +11,7 @@ from rlcore.config.values import at, plain, spell
 from rlcore.errors import UserError
 
 if TYPE_CHECKING:
-    from rlcore.config.algorithm import AlgorithmConfig
+    from rlcore.config.run import AlgorithmConfig
     from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
 
 # Last parts of the keys that change the networks of world model, actor or critic.

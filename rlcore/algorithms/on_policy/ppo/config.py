@@ -10,7 +10,7 @@ from rlcore.algorithms.on_policy.config import OnPolicyConfig, Schedule
 from rlcore.config.schema import Needs, arg
 
 if TYPE_CHECKING:
-    from rlcore.config.groups import RunConfig
+    from rlcore.config.run import RunConfig
 
 
 @dataclass(frozen=True, kw_only=True)

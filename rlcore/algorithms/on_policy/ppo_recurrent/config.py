@@ -14,7 +14,7 @@ from rlcore.nn.network_keys import ACTIVATIONS, ActorConfig, EncoderConfig, MLPC
 from rlcore.optim.optimizer_keys import OptimizerConfig
 
 if TYPE_CHECKING:
-    from rlcore.config.groups import RunConfig
+    from rlcore.config.run import RunConfig
 
 LAYER = MLPConfig(mlp_layers=1, dense_act="relu", layer_norm=True)
 

@@ -14,7 +14,7 @@ from rlcore.nn.network_keys import ACTIVATIONS, DecodedKeysConfig, MLPConfig, Ne
 from rlcore.optim.optimizer_keys import OptimizerConfig
 
 if TYPE_CHECKING:
-    from rlcore.config.groups import RunConfig
+    from rlcore.config.run import RunConfig
     from rlcore.spec import EnvSpec
 
 OPTIMIZER = OptimizerConfig(lr=1e-3, eps=1e-8)

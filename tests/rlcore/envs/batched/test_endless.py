@@ -15,7 +15,8 @@ from torch import Tensor
 from rlcore.algorithms.on_policy.ppo import learner as ppo
 from rlcore.algorithms.sac import learner as sac
 from rlcore.config.build import build
-from rlcore.config.groups import EnvConfig, EvaluationConfig, RunConfig
+from rlcore.config.groups import EnvConfig, EvaluationConfig
+from rlcore.config.run import RunConfig
 from rlcore.data.steps import n_step, transitions
 from rlcore.envs.batched.classic_control import Pendulum
 from rlcore.envs.batched.env import BatchedEnv, Transition

@@ -13,7 +13,8 @@ from gymnasium import spaces
 from torch import Tensor
 
 from rlcore.algorithms.on_policy.ppo import learner as ppo
-from rlcore.config.groups import EnvConfig, EvaluationConfig, RunConfig
+from rlcore.config.groups import EnvConfig, EvaluationConfig
+from rlcore.config.run import RunConfig
 from rlcore.envs.batched.env import BatchedEnv, Transition
 from rlcore.envs.batched.parameters import Parameters, for_evaluation, parse
 from rlcore.envs.batched.vector import BatchedVectorEnv
