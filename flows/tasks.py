@@ -20,7 +20,8 @@ from flows.runs.lineage import commit
 from flows.runs.listeners import emit
 from flows.runs.milestones import has_dataset, is_evaluated
 from flows.runs.pruning import over
-from flows.runs.trainer import DeterministicFailure, current_step
+from flows.runs.trainer import current_step
+from flows.runs.trainer_process import DeterministicFailure
 from flows.runs.with_torch import with_torch
 from flows.settings import configure_environment
 from rlcore.envs.card import card_key

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flows.runs import trainer as driver
+from flows.runs import trainer_process as driver
 from flows.runs.listeners import subscribe
 from flows.runs.trainer import release
 from flows.stages.train import train

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from flows.runs.trainer import TrainerProcess
+from flows.runs.trainer_process import TrainerProcess
 from rlcore.errors import DiskFault, UserError
 from rlcore.store import checkpoint, retry
 from rlcore.store.checkpoint import writing

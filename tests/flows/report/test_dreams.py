@@ -15,8 +15,9 @@ from matplotlib.colors import to_hex
 from PIL import Image
 
 from flows.cli import main as cli
-from flows.report import dreams
-from flows.report.dreams import EDGE, GAP, LEFT, TOP, as_pictures, picture_dreams, try_to_draw
+from flows.report import dream_charts, dreams
+from flows.report.dream_images import EDGE, GAP, LEFT, SHOWN, SMALL_CELL, TOP, as_pictures
+from flows.report.dreams import picture_dreams, try_to_draw
 from flows.stages import evaluate as stage
 from rlcore.evaluation.dream import Dream
 from rlcore.evaluation.loaded_world import ModelPrediction
@@ -67,11 +68,11 @@ def charts() -> list[Any]:
 
 @pytest.fixture(scope="module")
 def pictured_run(tmp_path_factory: pytest.TempPathFactory, charts: list[Any]) -> RunDirectory:
-    run, draw = RunDirectory(tmp_path_factory.mktemp("written")), dreams._draw
+    run, draw = RunDirectory(tmp_path_factory.mktemp("written")), dream_charts._draw
     run.card.write_text(json.dumps({"spec": PICTURES, "tier": "boundary"}))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dreams, "dream", lambda *arguments: example_dream())
-        patch.setattr(dreams, "_draw", lambda figure: (charts.append(figure), draw(figure))[1])
+        patch.setattr(dream_charts, "_draw", lambda figure: (charts.append(figure), draw(figure))[1])
         assert picture_dreams(run, Path("unused")) == [
             "media/dream_rgb.mp4",
             "media/dream_rgb.png",
@@ -113,8 +114,8 @@ def test_dream_video_shows_recording_prediction_and_difference(pictured_run: Run
 
 def test_dream_picture_shows_selected_rows(pictured_run: RunDirectory) -> None:
     page = read_picture(pictured_run.media / "dream_rgb.png")
-    side = round(dreams.SMALL_CELL / SIDE) * SIDE + 2 + GAP
-    for column, t in enumerate(dreams.SHOWN):
+    side = round(SMALL_CELL / SIDE) * SIDE + 2 + GAP
+    for column, t in enumerate(SHOWN):
         for row, expected in enumerate([3 * t, 3 * t + 40 * (t >= 5), (255 + 40 * (t >= 5)) // 2]):
             y, x = TOP + row * side + side // 2, 84 + column * side + side // 2
             assert page[y, x].tolist() == [expected] * 3, (t, row)
@@ -163,7 +164,7 @@ def test_dream_legend_colors_match_curves(pictured_run: RunDirectory, charts: li
 
 
 def test_picture_dreams_plots_vector_observations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run, figures, draw = RunDirectory(tmp_path / "run"), list[Any](), dreams._draw
+    run, figures, draw = RunDirectory(tmp_path / "run"), list[Any](), dream_charts._draw
     run.media.mkdir(parents=True)
     state = PICTURES | {"obs": {"state": PICTURES["obs"]["state"]}}
     run.card.write_text(json.dumps({"spec": state, "tier": "boundary"}))
@@ -174,7 +175,7 @@ def test_picture_dreams_plots_vector_observations(tmp_path: Path, monkeypatch: p
     )
     dream = Dream(truth, model, example.seen, example.there, own)
     monkeypatch.setattr(dreams, "dream", lambda *arguments: dream)
-    monkeypatch.setattr(dreams, "_draw", lambda canvas: (figures.append(canvas.figure), draw(canvas))[1])
+    monkeypatch.setattr(dream_charts, "_draw", lambda canvas: (figures.append(canvas.figure), draw(canvas))[1])
     assert picture_dreams(run, Path("unused")) == ["media/dream_curves.png", "media/dream_policy.png"]
     curves = {axes.get_ylabel(): axes.lines for axes in figures[1].axes}
     expected = {"state 0": own.obs["state"][..., 0], "state 1": own.obs["state"][..., 1]}

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from flows.cli.main import main
-from flows.runs.trainer import TrainerProcess
+from flows.runs.trainer_process import TrainerProcess
 from rlcore.store import checkpoint
 from rlcore.store.directory import RunDirectory
 from rlcore.train.run_trainer import RunTrainer

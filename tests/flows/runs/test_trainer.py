@@ -16,10 +16,11 @@ from typing import Any
 import pytest
 
 from flows.process.signals import TrainingInterrupted
-from flows.runs import trainer as module
+from flows.runs import trainer_process
 from flows.runs.listeners import subscribe
 from flows.runs.milestones import note_start
-from flows.runs.trainer import TrainerProcess, trainer_for
+from flows.runs.trainer import trainer_for
+from flows.runs.trainer_process import TrainerProcess
 from flows.stages.train import train
 from rlcore.errors import DiskFault, RunError, UserError
 from rlcore.store import checkpoint
@@ -76,7 +77,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch, *events: dict[str, Any]) -> tuple[
         yield
         waits.append(f"done before {len(lines)}")
 
-    monkeypatch.setattr(module, "announce", announce)
+    monkeypatch.setattr(trainer_process, "announce", announce)
     monkeypatch.setattr(trainer, "_imported", False, raising=False)
     monkeypatch.setattr(trainer, "at", None, raising=False)
     monkeypatch.setattr(trainer, "_line", lambda: json.dumps(lines.pop(0)).encode())
@@ -197,7 +198,8 @@ def test_trainer_ends_with_parent(tmp_path: Path) -> None:
         tmp_path / "run", total_steps=never, evaluation__every=never, checkpoint__every=never, algo__compile=False
     )
     script = (
-        "import sys; from flows.runs.trainer import TrainerProcess; from rlcore.store.directory import RunDirectory\n"
+        "import sys; from flows.runs.trainer_process import TrainerProcess\n"
+        "from rlcore.store.directory import RunDirectory\n"
         "t = TrainerProcess(RunDirectory(sys.argv[1])); print(t.process.pid, flush=True); t.advance()"
     )
     variables = environment(tmp_path)

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 import yaml
 
-from flows.runs.trainer import TrainerProcess, trainer_for
+from flows.runs.trainer import trainer_for
+from flows.runs.trainer_process import TrainerProcess
 from flows.stages.train import train
 from rlcore.errors import UserError
 from rlcore.store import checkpoint

@@ -16,7 +16,8 @@ from typing import Any
 import psutil
 import pytest
 
-from flows.runs.trainer import TrainerProcess, trainer_for
+from flows.runs.trainer import trainer_for
+from flows.runs.trainer_process import TrainerProcess
 from flows.runs.warm import TRAINER, TRAINERS, start_warm, warm_trainers
 from flows.settings import WARM
 from flows.stages.train import train
@@ -134,7 +135,8 @@ def test_start_warm_forks_only_in_equal_environment(tmp_path: Path, monkeypatch:
 def test_forked_trainer_ends_with_client(tmp_path: Path) -> None:
     run = prepare(tmp_path / "run", algo__compile=False, **LONG)
     script = (
-        "import sys; from flows.runs.trainer import TrainerProcess; from rlcore.store.directory import RunDirectory\n"
+        "import sys; from flows.runs.trainer_process import TrainerProcess\n"
+        "from rlcore.store.directory import RunDirectory\n"
         "t = TrainerProcess(RunDirectory(sys.argv[1])); print(type(t.process).__name__, t.process.pid, flush=True)\n"
         "t.advance()"
     )
