@@ -98,7 +98,7 @@ ALGORITHMS: dict[str, AlgorithmModule] = {
     "sac_ae": Algorithm(f"{__name__}.sac.sac_ae"),
     **{
         f"p2e_dv{version}_{phase}": Algorithm(f"{__name__}.dreamer.plan2explore", f"p2e_dv{version}", config)
-        for version in (1, 2, 3)
+        for version in ("1", "2", "3", "3_5")
         for phase, config in (("exploration", "Exploration"), ("finetuning", "FineTuning"))
     },
 }

@@ -43,7 +43,7 @@ TRACED_SELDOM |= {("dreamer_v3", "CartPole-v1"), ("dreamer_v3_5", "CartPole-v1")
 # Fine-tuning has the losses of the Dreamer, and exploration those of the Dreamer with another reward.
 TRACED_SELDOM |= {
     (f"p2e_dv{version}_{phase}", env_id)
-    for version in (1, 2, 3)
+    for version in ("1", "2", "3", "3_5")
     for phase, env_id in (("finetuning", "CartPole-v1"), ("finetuning", "Pendulum-v1"), ("exploration", "CartPole-v1"))
 }
 # One algorithm of each family is checked by every `make test`; all others are heavy.

@@ -113,7 +113,7 @@ SETTINGS["dreamer_v3_5"] = SETTINGS["dreamer_v3"] | {
 SETTINGS |= {
     f"p2e_dv{version}_{phase}": SETTINGS[f"dreamer_v{version}"]
     | {"name": f"p2e_dv{version}_{phase}", "ensembles": {"n": 3, "dense_units": 8, "mlp_layers": 1}}
-    for version in (1, 2, 3)
+    for version in ("1", "2", "3", "3_5")
     for phase in ("exploration", "finetuning")
 }
 ROUGH = {"eps": 1e-4}  # with a smaller eps, Adam turns rounding errors of gradients into steps

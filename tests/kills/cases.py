@@ -151,6 +151,7 @@ ALGORITHMS = {
     "p2e_dv1_exploration": DREAMER_V1 | PLAN2EXPLORE | {"algo": "p2e_dv1_exploration"},
     "p2e_dv2_exploration": DREAMER_V2 | PLAN2EXPLORE | {"algo": "p2e_dv2_exploration"},
     "p2e_dv3_exploration": DREAMER | PLAN2EXPLORE | {"algo": "p2e_dv3_exploration"},
+    "p2e_dv3_5_exploration": DREAMER_V3_5 | PLAN2EXPLORE | {"algo": "p2e_dv3_5_exploration"},
     "sac_ae": SAC_AE,
     "reinforce": REINFORCE,
 }
@@ -275,6 +276,7 @@ OTHERS = {
     "p2e_dv1_exploration": "Pendulum-v1",
     "p2e_dv2_exploration": "CartPole-v1",
     "p2e_dv3_exploration": "Pendulum-v1",
+    "p2e_dv3_5_exploration": "CartPole-v1",
     "sac_ae": "known/Dot-v0",
     "sac": "Pendulum-v1",
     "droq": "Pendulum-v1",

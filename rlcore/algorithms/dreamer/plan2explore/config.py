@@ -1,7 +1,7 @@
 """Config keys that Plan2Explore adds to every Dreamer, with SheepRL's names and defaults.
 
-The configs of the two phases are in one file for each Dreamer: `p2e_dv1.py`, `p2e_dv2.py` and `p2e_dv3.py`. They are
-derived from the config of the Dreamer and have these keys in addition.
+The configs of the two phases are in one file for each Dreamer: `p2e_dv1.py`, `p2e_dv2.py`, `p2e_dv3.py` and
+`p2e_dv3_5.py`. They are derived from the config of the Dreamer and have these keys in addition.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ NETWORKS = ("critic_exploration", "target_critic_exploration", "moments_explorat
 AMOUNTS = ("Params/exploration_amount_task", "Params/exploration_amount_exploration")
 
 MULTIPLIER = "factor of the disagreement in the intrinsic reward (exploration phase)"  # help text
-PER_ACTOR = frozenset({"Loss/policy_loss", "Grads/actor"})  # metrics that each actor has
-PER_CRITIC = frozenset({"Loss/value_loss", "Grads/critic"})  # metrics that each critic has
+PER_ACTOR = frozenset({"Loss/policy_loss", "Grads/actor", "Actor/entropy"})  # metrics that each actor has
+PER_CRITIC = frozenset({"Loss/value_loss", "Loss/replay_value_loss", "Grads/critic"})  # metrics that each critic has
+OF_TASK = frozenset({"Values/return", "Values/value"})  # metrics that only the behavior of the task has
 
 
 @dataclass(frozen=True)
@@ -64,14 +65,14 @@ def exploration_metrics(of_dreamer: Collection[str], goals: Goals) -> frozenset[
     `of_dreamer` are the names that the Dreamer reports. `goals` are the rewards of the exploration actor.
     """
     metrics = frozenset(of_dreamer)
-    actor, critic = PER_ACTOR & metrics, PER_CRITIC & metrics
-    names = {f"{name}_task" for name in actor | critic} | {f"{name}_exploration" for name in actor}
+    actor, critic, task = (part & metrics for part in (PER_ACTOR, PER_CRITIC, OF_TASK))
+    names = {f"{name}_task" for name in actor | critic | task} | {f"{name}_exploration" for name in actor}
     of_critics = [f"{name}_exploration" for name in critic]
     of_critics += ["Values_exploration/predicted_values", "Values_exploration/lambda_values"]
     for key, (kind, _) in goals.items():
         own = [*of_critics, "Rewards/intrinsic"] if kind == INTRINSIC else of_critics
         names |= {f"{name}_{key}" if key else name for name in own}
-    return metrics - actor - critic | names | {"Loss/ensemble_loss", "Grads/ensemble"}
+    return metrics - actor - critic - task | names | {"Loss/ensemble_loss", "Grads/ensemble"}
 
 
 # Several critics of the exploration actor -----------------------------------------------------------------------------
@@ -109,6 +110,8 @@ def check_critics(critics: Mapping[str, Any], prefix: str) -> None:
     `prefix` is the dotted path of the algorithm's config group, with a dot at the end.
     """
     for name, keys in critics.items():
+        if not name or "." in name:
+            raise UserError(f"{prefix}critics_exploration: the name {name!r} of a critic must be a word without dots")
         build(ExplorationCritic, keys, f"{prefix}critics_exploration.{name}.")
     if all(kind != INTRINSIC for kind, _ in goals_of(critics).values()):
         raise UserError(
