@@ -19,7 +19,7 @@ from rlcore.system.secrets import redact
 
 LOOPBACK = "127.0.0.1"
 OTHERS = 0o007  # permissions of users other than the owner and the group
-DOTENV_PREFIXES = ("SHEPHERD_", "MLFLOW_", "PREFECT_")
+DOTENV_PREFIXES = ("SHEPHERD_", "MLFLOW_", "PREFECT_", "WANDB_")
 DOTENV_NAMES = ("SHEEPRL_SEARCH_PATH", "DIAMBRA_ENVS")
 DATABASE = "SHEPHERD_DATABASE_URL"
 # The folder with the sockets of the fork server and of the process that copies event logs to MLflow. A process that
@@ -220,6 +220,7 @@ def configure_environment() -> None:
         "MLFLOW_LOGGING_LEVEL": "WARNING",
         "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
         "DO_NOT_TRACK": "1",
+        "WANDB_ERROR_REPORTING": "false",
         "MPLCONFIGDIR": str(folder / "matplotlib"),  # matplotlib's font cache
         # Otherwise GitPython prints an import error on machines without git.
         "GIT_PYTHON_REFRESH": "quiet",

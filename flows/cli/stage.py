@@ -90,7 +90,7 @@ def _mirror(run: RunDirectory) -> Iterator[None]:
     with subscribe(listener):
         yield
     if wanted and config["metric"]["log_level"]:  # otherwise there is nothing new to copy to MLflow
-        mirror_in_background(run, every=0.0)
+        mirror_in_background(run, every=0.0, last=True)
 
 
 def _make(name: str, run: RunDirectory) -> dict[str, Any]:

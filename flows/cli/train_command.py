@@ -22,6 +22,7 @@ from flows.report.command_lines import bin_folder, resume_command, short_path
 from flows.runs.listeners import announce
 from flows.runs.milestones import is_over
 from flows.settings import tracking_uri
+from flows.tracking.loggers import address_of, check_logger
 from flows.workers.local_api import prefect_api_soon
 from flows.workers.servers import check_servers
 from rlcore import plugins
@@ -61,7 +62,8 @@ def resume(run_dir: str, overrides: Sequence[str]) -> None:
         run = RunDirectory.existing(run_dir)
         run.refuse_second_writer()
         stored = run.read_config()
-        _, values = compose_existing(run.config, overrides, stored)  # report errors before any file changes
+        config, values = compose_existing(run.config, overrides, stored)  # report errors before any file changes
+        check_logger(config.metric.logger)
         lost = ", ".join(sorted(_missing_keys(values, stored)))
         if overrides:
             check_servers()
@@ -161,17 +163,28 @@ def _flow(run: RunDirectory) -> None:
 def next_commands(run: RunDirectory, drawn: bool = True) -> list[str]:
     """Return suggestions that are printed after a training.
 
-    They are commands that show and evaluate the policy, and the address of the MLflow server or, if there is no server,
-    the command that starts one. `drawn` is False if the environment could not be rendered; commands that render the
-    environment are then omitted.
+    They are commands that show and evaluate the policy; the command that shows the run's TensorBoard files, or where
+    its logger has sent the data; and the address of the MLflow server or, if there is no server, the command that
+    starts one. `drawn` is False if the environment could not be rendered; commands that render the environment are
+    then omitted.
     """
     where, behind = shlex.quote(short_path(run.path)), "".join(f" {shlex.quote(word)}" for word in plugins.as_typed())
     store = tracking_uri()
     return [
         *([f"{bin_folder()}shepherd enjoy {where}{behind}"] if drawn else []),
         f"{bin_folder()}shepherd evaluate {where} --episodes 100 --round 3{' --video' * drawn}{behind}",
+        *_logged(run),
         redact(store) if is_server(store) else f"{bin_folder()}shepherd ui",
     ]
+
+
+def _logged(run: RunDirectory) -> list[str]:
+    """Return the command or the address that shows the data of the run's logger, if there is one."""
+    files = run.path / "tensorboard"
+    if files.is_dir() and run.read_config()["metric"]["logger"]["name"] == "tensorboard":
+        return [f"{bin_folder()}tensorboard --logdir {shlex.quote(short_path(files))}"]
+    address = address_of(run)
+    return [f"{bin_folder() if address.startswith('wandb sync') else ''}{address}"] if address else []
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from flows.registry.models import check_models, resolve_uri
 from flows.runs.lineage import place_inputs
 from flows.settings import tracking_uri
+from flows.tracking.loggers import check_logger
 from flows.tracking.mlflow_store import check_address
 from rlcore.compiled.when_to_compile import check_compiler
 from rlcore.config.schema import groups
@@ -52,6 +53,8 @@ def prepare(
     with mistakes.catch():
         if here:
             check_device(config.fabric)
+    with mistakes.catch():
+        check_logger(config.metric.logger, here)
     with mistakes.catch():
         check_compiler(config)
     with mistakes.catch():

@@ -227,6 +227,8 @@ def trial_overrides(base: Sequence[str], config: SweepConfig) -> list[str]:
         The overrides.
     """
     defaults = [line for line in LEAN if not (config.objective == "final" and line.startswith("algo.run_test"))]
+    if any(line.startswith(("logger=", "logger@metric.logger=")) for line in base):  # a group does not set the key
+        defaults = [line for line in defaults if not line.startswith("metric.logger.name=")]
     return merge(merge(defaults, base), ["model_manager.disabled=true"])
 
 

@@ -1,7 +1,7 @@
 """Tracking backends (MLflow, TensorBoard, CSV). All their values come from the event log of the run.
 
-To add a backend, write a function `update(run, news)` in a file of this folder, and add it to BACKENDS. Add its name to
-the choices of `metric.logger.name` (rlcore/config/groups.py).
+To add a backend whose data can be read back, write a function `update(run, news)` in a file of this folder, and add it
+to BACKENDS. Add its name to BUILT_IN (rlcore/config/loggers.py). Other loggers are in loggers.py.
 
 The function writes the logged values that its backend does not have yet: all values at the first call, only new values
 at later calls. It is called repeatedly: during training, after a kill, and from different processes. Two processes

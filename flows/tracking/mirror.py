@@ -1,4 +1,4 @@
-"""Mirror process: copies the event log of a run to the tracking backends (MLflow, TensorBoard, CSV).
+"""Mirror process: copies the event log of a run to the tracking backends (MLflow, TensorBoard, CSV, W&B).
 
 Training need not wait for the copy. One mirror process serves many requests, because MLflow takes seconds to import.
 Each run has its own mirror process, or all runs that are started by one process share one (`flows.runs.warm`). A mirror
@@ -24,6 +24,7 @@ from flows.process.network import is_server, listen
 from flows.process.signals import is_interrupted, run_before_exit, time_left
 from flows.settings import configure_environment, warm_folder
 from flows.tracking.backends import update_backends
+from flows.tracking.loggers import has_logger, send_points
 from flows.tracking.mlflow_store import store_uri
 from rlcore.errors import RunError, UserError
 from rlcore.store.directory import RunDirectory
@@ -32,11 +33,12 @@ from rlcore.system.printable import printable_line
 from rlcore.system.secrets import redact
 
 SETTLE, SETTLE_INTERRUPTED = 60.0, 8.0  # seconds that a command waits at its end for running mirrors
-# Answers to a request. A request is a line of JSON: the folder of a run, or "" to wait for all earlier requests.
+# Answers to a request. A request is a line of JSON: the folder of a run, or "" to wait for all earlier requests; and
+# true if this is the last request for this run, so that its logger can be closed.
 DONE, FAILED = b"+", b"-"
 
 
-def mirror_in_background(run: RunDirectory, every: float = 30.0) -> None:
+def mirror_in_background(run: RunDirectory, every: float = 30.0, last: bool = False) -> None:
     """Request an update of a run's tracking backends (MLflow, TensorBoard, CSV), without waiting for it.
 
     Another process, the mirror process, copies the event log to the backends. No request is sent if the last one is
@@ -46,11 +48,12 @@ def mirror_in_background(run: RunDirectory, every: float = 30.0) -> None:
     Args:
         run: the run.
         every: minimal number of seconds between two requests; 0 always sends a request.
+        last: True if this command will not train the run any more.
     """
     mirror = _mirror_of(run)
     due = mirror.answer() is not None and (not mirror.asked_at or time.monotonic() - mirror.asked_at >= every)
     if due or every == 0:
-        mirror.ask()
+        mirror.ask(last)
 
 
 def finish_mirror(run: RunDirectory, timeout: float = 120.0) -> bool:
@@ -58,8 +61,9 @@ def finish_mirror(run: RunDirectory, timeout: float = 120.0) -> bool:
 
     Usually a mirror process (a process that copies event logs to the backends) makes the update. If a short run has not
     started one, the calling process makes the update, because it has already imported MLflow to register the model.
-    There are two exceptions, in which a mirror process always makes the update: runs share a mirror process, or the
-    data go to an MLflow server, because the mirror process has timeouts for requests to a server.
+    There are three exceptions, in which a mirror process always makes the update: runs share a mirror process; the data
+    go to an MLflow server, because the mirror process has timeouts for requests to a server; or the run has a logger
+    that receives its points one after another, such as W&B.
 
     Args:
         run: the run.
@@ -69,12 +73,12 @@ def finish_mirror(run: RunDirectory, timeout: float = 120.0) -> bool:
         True if the backends are complete; if False, run.log contains the reason.
     """
     shared = warm_folder() is not None or is_server(store_uri(run.read_config()))
-    if str(run.path.absolute()) not in _MIRRORS and not shared:
+    if str(run.path.absolute()) not in _MIRRORS and not shared and not has_logger(run):
         return _finish_here(run, timeout)
     deadline, complete = time.monotonic() + timeout, None
     for _ in range(2):  # the first request detects that the process was killed; the second uses a new one
         mirror = _mirror_of(run)
-        mirror.ask()
+        mirror.ask(last=True)
         complete = mirror.answer(deadline)
         if not mirror.gone:
             break
@@ -130,11 +134,11 @@ class Mirror:
                 self.process = _serving(theirs)
         self._connection = connection
 
-    def ask(self) -> None:
-        """Request an update of the tracking backends, without waiting for the answer."""
+    def ask(self, last: bool = False) -> None:
+        """Request an update of the tracking backends, without waiting for it; `last` also closes the run's logger."""
         self._asked, self.asked_at = self._asked + 1, time.monotonic()
         with suppress(OSError):  # the process has died; `answer` detects it
-            self._connection.sendall(_request(str(self.run.path.absolute())))
+            self._connection.sendall(_request(str(self.run.path.absolute()), last))
 
     def answer(self, deadline: float = 0.0) -> bool | None:
         """Wait until all requests are answered.
@@ -193,7 +197,7 @@ def share_mirror(folder: Path) -> Iterator[None]:
         last = _connect(folder)
         if last is not None:
             with last, suppress(OSError):  # wait for requests of processes that have ended
-                last.sendall(_request(""))
+                last.sendall(_request("", False))
                 select.select([last], [], [], time_left(SETTLE_INTERRUPTED if is_interrupted() else SETTLE))
         process.kill()
         process.wait()
@@ -249,8 +253,8 @@ def _address(folder: Path) -> Path:
     return folder / f"mirror-{hashlib.sha256(json.dumps(stores).encode()).hexdigest()[:16]}"
 
 
-def _request(run_dir: str) -> bytes:
-    return json.dumps(run_dir).encode() + b"\n"
+def _request(run_dir: str, last: bool) -> bytes:
+    return json.dumps([run_dir, last]).encode() + b"\n"
 
 
 def _receive(connection: socket.socket) -> bytes:
@@ -309,8 +313,8 @@ def _serve(first: socket.socket) -> None:
             data = _receive(connection)
             *requests, received[connection] = (received[connection] + data).split(b"\n")
             for request in requests:
-                folder = json.loads(request)
-                done = not folder or update_or_warn(RunDirectory(folder))
+                folder, last = json.loads(request)
+                done = not folder or update_or_warn(RunDirectory(folder), last)
                 with suppress(OSError):  # the requesting process has ended
                     connection.sendall(DONE if done else FAILED)
             if not data:
@@ -318,14 +322,23 @@ def _serve(first: socket.socket) -> None:
                 connection.close()
 
 
-def update_or_warn(run: RunDirectory) -> bool:
-    """Update a run's tracking backends in this process. If that fails, write the reason to run.log, return False."""
+def update_or_warn(run: RunDirectory, last: bool = True) -> bool:
+    """Update a run's tracking backends in this process. If that fails, write the reason to run.log, return False.
+
+    `last` closes the run's logger (`flows.tracking.loggers`).
+    """
+    sent = True
+    try:
+        send_points(run, last)
+    except (RunError, UserError, OSError) as error:
+        _note_failure(run, f"not all points were sent: {error}", "")
+        sent = False
     reason = ""
     for pause in (0, 1, 3):  # another process may have locked SQLite
         time.sleep(pause)
         try:
             update_backends(run)
-            return True
+            return sent
         except (RunError, UserError, OSError) as error:  # a retry would fail too
             reason = str(error)
             break
@@ -335,7 +348,7 @@ def update_or_warn(run: RunDirectory) -> bool:
     return False
 
 
-def _note_failure(run: RunDirectory, reason: str) -> None:
+def _note_failure(run: RunDirectory, reason: str, subject: str = "MLflow is behind: ") -> None:
     stamp = time.strftime("%Y-%m-%d %H:%M:%S")
     with open(run.log, "a") as handle:
-        handle.write(f"{stamp} MLflow is behind: {printable_line(redact(reason))}\n")
+        handle.write(f"{stamp} {subject}{printable_line(redact(reason))}\n")

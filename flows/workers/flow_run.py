@@ -250,7 +250,7 @@ def _mirror(run: RunDirectory, flow_run: FlowRun | None, log: Log | None) -> Ite
             raise
         failed = isinstance(error, Exception) and not is_interrupted()
         note_died(run, *(("failed", redact(str(error))) if failed else ("interrupted", type(error).__name__)))
-        mirror_in_background(run, every=0.0)
+        mirror_in_background(run, every=0.0, last=True)
         if log and flow_run and not failed:  # Prefect's own message looks like a crash
             log.info(f"interrupted; `prefect flow-run retry {flow_run.id}` resumes the run {resumes(run)}")
         raise

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rlcore.config.loggers import LOGGERS
 from rlcore.config.schema import REQUIRED, Needs, arg
 from rlcore.config.values import plain, spell
 from rlcore.errors import UserError
@@ -364,11 +365,15 @@ class LoggerConfig:
     name: str = arg(
         "tensorboard",
         "logger backend in addition to MLflow, which logs every run; mlflow and none = no other backend",
-        choices=("tensorboard", "csv", "mlflow", "none"),
+        choices=LOGGERS,
     )
     experiment_name: str | None = arg(None, "name of the MLflow experiment; null = the value of exp_name")
     tracking_uri: str | None = arg(None, "address of the MLflow server; null = the project's own MLflow store")
-    tags: dict[str, Any] | None = arg(None, "tags of the MLflow run, as a mapping")
+    tags: dict[str, Any] | None = arg(None, "tags of the MLflow run, as a mapping; with wandb also of the W&B run")
+    project: str | None = arg(None, "wandb: name of the project; null = the name of the MLflow experiment")
+    entity: str | None = arg(None, "wandb: user or team that owns the project; null = the default of the account")
+    offline: bool = arg(False, "wandb: write the data only to the run directory; `wandb sync` uploads it later")
+    options: dict[str, Any] = arg({}, "settings of a logger that a plugin has registered, as a mapping")
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,11 @@ import itertools
 import re
 import shlex
 import shutil
+import sqlite3
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -29,6 +31,7 @@ from rlcore import conformance, plugins
 from rlcore.algorithms import ALGORITHMS
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import EventLog, read_events
+from rlcore.store.series import lines
 from rlcore.train.trainer import Trainer
 from tests import processes
 from tests.soaking import heavy
@@ -154,6 +157,8 @@ def without_blanks(text: str) -> str:
         "add_a_schedule",
         "write_a_world_model",
         "stop_early",
+        "wandb",
+        "write_a_logger",
         "tutorial",
     ],
 )
@@ -203,6 +208,21 @@ def test_guide_python_code_runs(page: str, folder: Path, recorded: Path) -> None
     for language, path, text in blocks(page):
         if language == "python" and not path and "mlflow" not in text:  # a registered model takes a whole flow
             exec(compile(text, f"{page}.md", "exec"), namespace)
+
+
+def test_guide_logger_stores_each_point_once(folder: Path, recorded: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_files("write_a_logger", folder)
+    shutil.copytree(recorded, folder, dirs_exist_ok=True)
+    monkeypatch.setenv(plugins.VARIABLE, "sqlite_logger")
+    run = RunDirectory("runs/first")
+    run.config.write_text(run.config.read_text().replace("name: tensorboard", "name: sqlite"))
+    (code,) = [text for language, path, text in blocks("write_a_logger") if language == "python" and not path]
+    for _ in range(2):
+        exec(compile(code, "write_a_logger.md", "exec"), {})
+    with closing(sqlite3.connect(run.path / "metrics.db")) as store:
+        rows = store.execute("select metric, steps, value from points order by steps").fetchall()
+    expected = {name: list(line) for name, line in lines(read_events(run.events)).items()}
+    assert {name: [(steps, value) for metric, steps, value in rows if metric == name] for name, *_ in rows} == expected
 
 
 def documented() -> set[tuple[str, str]]:

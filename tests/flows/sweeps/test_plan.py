@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from flows.config.compose import compose
 from flows.sweeps.creating import check_plan, points
 from flows.sweeps.folder import SweepFolder, refuse_password
+from flows.sweeps.jobs import trial_overrides
 from flows.sweeps.plan import SweepConfig, change, merge, plan, presets
 from rlcore.algorithms import ALGORITHMS
 from rlcore.config.schema import arguments
@@ -25,6 +27,14 @@ def error_of(*overrides: str) -> str:
     with pytest.raises(UserError) as error:
         check_plan(plan(overrides))
     return str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "logger"), [([], "mlflow"), (["logger=csv"], "csv"), (["metric.logger.name=none"], "none")]
+)
+def test_trials_log_to_chosen_logger(chosen: list[str], logger: str) -> None:
+    overrides = trial_overrides(["exp=ppo", *chosen], SweepConfig())
+    assert compose(overrides)[0].metric.logger.name == logger
 
 
 def test_every_algorithm_has_sweep_preset() -> None:

@@ -153,7 +153,7 @@ def test_backends_leave_no_temporary_files(run: RunDirectory) -> None:
 
 
 def test_logger_config_accepts_every_backend_name() -> None:
-    for name in (*BACKENDS, "mlflow", "none"):
+    for name in (*BACKENDS, "wandb", "mlflow", "none"):
         assert build(LoggerConfig, {"name": name}, "metric.logger.").name == name
     with pytest.raises(UserError, match=r"metric\.logger\.name=tensorbord: .*did you mean 'tensorboard'"):
         build(LoggerConfig, {"name": "tensorbord"}, "metric.logger.")
