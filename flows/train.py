@@ -19,6 +19,7 @@ from prefect import Flow, flow  # isort: skip - the modules above set the enviro
 from flows.config.compose import compose
 from flows.runs.create import new_run
 from flows.runs.milestones import is_trained
+from flows.runs.notebook import RunSummary, notebook_progress
 from flows.runs.trainer import expect_trainer, release_after
 from flows.stages.train import training_loop
 from flows.workers.local_api import prefect_api
@@ -66,10 +67,15 @@ def __getattr__(name: str) -> Flow[..., Any]:
 
 
 def train(overrides: Sequence[str]) -> dict[str, Any]:
-    """Create a run from overrides, train it, register its model and return its summary, like `shepherd train`."""
+    """Create a run from overrides, train it, register its model and return its summary, like `shepherd train`.
+
+    A notebook shows a progress bar, and the summary with the learning curve.
+    """
     from flows.runs.script_plugins import compose_in_script  # imports gymnasium, which commands import late or never
 
-    return run_flow(new_run(overrides, composed=compose_in_script(lambda: compose(overrides))))
+    run = new_run(overrides, composed=compose_in_script(lambda: compose(overrides)))
+    with notebook_progress(run):
+        return RunSummary(run_flow(run), run)
 
 
 def run_flow(run: RunDirectory) -> dict[str, Any]:

@@ -70,13 +70,16 @@ def run(cfg: Mapping[str, Any] | None = None) -> dict[str, Any]:
     from flows.train import run_flow  # Prefect reads environment variables on import, so check the config first
 
     from flows.runs.create import new_run  # isort: skip
+    from flows.runs.notebook import RunSummary, notebook_progress  # isort: skip
 
     typed = [*_typed] or _of_hydra()
     if cfg is None or _timeless(composed[1]) == _timeless(
         compose(typed or ["exp=ppo"])[1]
     ):  # the script changed nothing
         print_safely(f"interpreted as: {CommandLine(['train', *typed])}", *plugins.as_typed(), file=sys.stderr)
-    return run_flow(new_run(typed, composed=composed))
+    run = new_run(typed, composed=composed)
+    with notebook_progress(run):
+        return RunSummary(run_flow(run), run)
 
 
 def evaluation(cfg: Mapping[str, Any], episodes: int) -> None:

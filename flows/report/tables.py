@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from html import escape
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -65,6 +66,27 @@ def summary_markdown(summary: Mapping[str, Any]) -> str:
         f"| checkpoint | `{summary.get('checkpoint') or '-'}` |",
     ]
     return "\n".join(lines) + "\n"
+
+
+def summary_html(summary: Mapping[str, Any]) -> str:
+    """Return the summary as HTML for notebooks: title, table of returns, and effort."""
+    evaluations, baseline = summary.get("eval") or {}, summary.get("baseline")
+    rows = [HEAD, *_evaluation_rows(evaluations, baseline)]
+    title = f"{algorithms.title(summary['algo'])} on {summary['env_id']}, seed {summary['seed']}"
+    return "".join(
+        [
+            f"<h4>{escape(title)}</h4><table>",
+            *(
+                f"<tr>{''.join(f'<{cell}>{escape(text)}</{cell}>' for text in row)}</tr>"
+                for row, cell in zip(rows, ["th", *["td"] * len(rows)], strict=False)
+            ),
+            "</table>",
+            f"<p>{escape(APPROXIMATE)}</p>" if _beyond([*evaluations.values(), baseline]) else "",
+            "<p>",
+            "<br/>".join(f"{escape(name)}: {escape(value)}" for name, value in _effort(summary)),
+            "</p>",
+        ]
+    )
 
 
 def _evaluations(evaluations: Mapping[str, Any], baseline: Mapping[str, Any] | None) -> RenderableType:

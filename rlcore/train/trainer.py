@@ -36,6 +36,8 @@ from rlcore.evaluation.play import OnProgress
 from rlcore.evaluation.policy import describe_agent
 from rlcore.protocols import VectorEnv
 from rlcore.store import checkpoint
+from rlcore.store.series import RETURN
+from rlcore.system.notebook import notebook_bar
 from rlcore.system.torch_switches import keeping_switches, read_switches
 from rlcore.system.training_clock import wall
 from rlcore.train.boundary import budget
@@ -189,15 +191,18 @@ class Trainer(TrainingLoop):
         return update_statistics(numbers, self.learner.updates - updates, wall() - began) if metrics else {}
 
     def __iter__(self) -> Iterator[Iteration]:
-        """Train to the end of the budget and yield the results of each iteration."""
-        while self.policy_steps < self.budget:
-            self.collect_rollout()
-            updates, metrics = self.learner.updates, self.take_gradient_steps()
-            episodes = self.envs.pop_episodes()
-            means = self.mean_metrics([*metrics, self.metrics()], episodes, updates)
-            yield Iteration(self.policy_steps, self.env_steps, self.learner.updates, means, episodes)
-            if self.config.is_tried(self.learner.updates):
-                return
+        """Train to the end of the budget and yield the results of each iteration; a notebook shows a progress bar."""
+        with notebook_bar(self.end, self.policy_steps, self.ranks.rank == 0) as bar:
+            while self.policy_steps < self.budget:
+                self.collect_rollout()
+                updates, metrics = self.learner.updates, self.take_gradient_steps()
+                episodes = self.envs.pop_episodes()
+                means = self.mean_metrics([*metrics, self.metrics()], episodes, updates)
+                if bar is not None:
+                    bar.update(self.policy_steps, means.get(RETURN))
+                yield Iteration(self.policy_steps, self.env_steps, self.learner.updates, means, episodes)
+                if self.config.is_tried(self.learner.updates):
+                    return
 
     def run(
         self,

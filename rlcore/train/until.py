@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from rlcore.errors import UserError
+from rlcore.store.series import RETURN
 from rlcore.train.boundary import FINISHED
+from rlcore.train.curve_svg import curve_svg
 from rlcore.train.stop_conditions import StopConditions
 from rlcore.types import Episode
 
@@ -33,7 +36,7 @@ class Iteration:
 
 @dataclass(frozen=True)
 class Result:
-    """Result of `Trainer.run`.
+    """Result of `Trainer.run`. A notebook shows it as a learning curve.
 
     Attributes:
         reason: "finished" if the budget was used, otherwise a description of the stop condition that holds.
@@ -44,6 +47,15 @@ class Result:
     reason: str
     metrics: dict[int, dict[str, float]]
     evaluations: dict[int, dict[str, Any]]
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows for the result: how training ended, and the learning curve."""
+        steps = max(self.metrics, default=0)
+        facts = [f"{self.reason} at {steps:,} policy steps"]
+        if self.evaluations:
+            facts.append(f"last evaluation {self.evaluations[max(self.evaluations)]['mean']:,.4g}")
+        training = [(at, values[RETURN]) for at, values in self.metrics.items() if RETURN in values]
+        return f"<div>{html.escape(' · '.join(facts))}</div>{curve_svg(training, self.evaluations)}"
 
 
 def train_until(

@@ -44,6 +44,7 @@ HEAVY = frozenset(
         "sqlalchemy",
         "tensorboard",
         "torch",
+        "tqdm",
         "uvicorn",
     ]
 )

@@ -28,7 +28,7 @@ def started_runs(tmp_path, monkeypatch):
 
     runs = []
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(train, "run_flow", runs.append)
+    monkeypatch.setattr(train, "run_flow", lambda run: runs.append(run) or {})
     return runs
 
 
