@@ -200,6 +200,11 @@ COMMANDS = [
     (["exp=ppo", "env.restart_on_exception=true"], {"env.restart_on_exception.attempts": 2}),
     (["exp=ppo", "env.restart_on_exception.wait=5"], {"env.restart_on_exception.attempts": 0}),
     (["exp=ppo", "hydra.run.dir=/nowhere", "hydra.job.chdir=False"], {"seed": 42}),
+    (["exp=ppo", "logger=wandb"], {"metric.logger.name": "wandb"}),
+    (
+        ["exp=ppo", "metric.logger._target_=lightning.pytorch.loggers.WandbLogger", "metric.logger.log_model=true"],
+        {"metric.logger.name": "wandb"},
+    ),
     (["exp=ppo", "metric.logger.root_dir=x", "metric.logger.version=3"], {"metric.logger.name": "tensorboard"}),
     (["exp=ppo", "model_manager.disabled=True"], {"model_manager.disabled": True}),
     (["exp=ppo.yaml"], {"algo.name": "ppo"}),

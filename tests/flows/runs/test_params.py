@@ -238,7 +238,7 @@ def test_follow_params_recognizes_init_from(tmp_path: Path, params: Path, monkey
         "path": str(tmp_path / "weights"),
         "digest": "0",
     }
-    monkeypatch.setattr("flows.runs.check._source", lambda *given: (source, None))
+    monkeypatch.setattr("flows.runs.check._source", lambda *given: source)
     monkeypatch.setattr("rlcore.evaluation.policy.refuse_other_shapes", lambda policy, config, spec: None)
     edit(params, init_from="models:/x@champion")
     run = started_run(tmp_path, params)
