@@ -30,6 +30,7 @@ from rlcore.config.run import RunConfig
 from rlcore.config.values import plain, spell
 from rlcore.envs.make import EnvSettings
 from rlcore.errors import UserError
+from rlcore.store.checkpoint import locate, manifest, resolve
 from rlcore.store.config_file import config_of
 from rlcore.store.directory import RunDirectory
 from rlcore.store.run_files import read_mapping
@@ -60,8 +61,10 @@ def follow_params(run_dir: str, params: str, overrides: Sequence[str], stage: st
     stale = None
     if run.config.exists():
         run.refuse_second_writer()
-        config, values = _with_known_inputs(run, config, values)
-        stale = _stale(run, config)
+        stale = _changed_source(run)
+        if stale is None:
+            config, values = _with_known_inputs(run, config, values)
+            stale = _stale(run, config)
         if stale is None:
             stored = run.read_config()
             kept = default_names().keys() & stored.keys() - {"label", "exp_name"}
@@ -152,6 +155,23 @@ def _stale(run: RunDirectory, config: RunConfig) -> str | None:
         refuse_other_config(run, stored, config)
     except UserError as error:
         return str(error).split(", which cannot change on resume")[0]
+    return None
+
+
+def _changed_source(run: RunDirectory) -> str | None:
+    """Return a reason if the run from which this run started has been trained again, for a pipeline of two runs.
+
+    Return None if it has not changed, if it no longer exists, or if the weights are from the registry.
+    """
+    origin = run.read_identity().get("init_from") or {}
+    if not origin or origin.get("uri"):
+        return None
+    path = Path(origin["path"])
+    if not (path / "manifest.json").exists():
+        with suppress(UserError):
+            path = locate(Path(origin["given"]), resolve) or path
+    if (path / "manifest.json").exists() and manifest(path)["digest"] != origin["digest"]:
+        return f"init_from={origin['given']}: its checkpoint has changed since the run was created"
     return None
 
 

@@ -7,9 +7,11 @@ import json
 import os
 import re
 import shlex
+import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 
@@ -21,6 +23,7 @@ from rlcore.config.learning_half import learning_half
 from rlcore.envs.make import EnvSettings, make
 from rlcore.envs.spaces import spec_of
 from rlcore.errors import UserError
+from rlcore.store import checkpoint
 from rlcore.store.config_file import config_of
 from rlcore.store.directory import RunDirectory, write_json
 from tests.soaking import heavy
@@ -81,6 +84,15 @@ def leaves(tree: dict[str, Any], prefix: str = "") -> list[str]:
 def test_params_file_matches_preset_ppo() -> None:
     """Update the file with `shepherd config exp=ppo --params > params.yaml`."""
     assert (ROOT / "params.yaml").read_text() == dump(params_yaml(["exp=ppo"]))
+
+
+@pytest.mark.parametrize("phase", ["exploration", "finetuning"])
+def test_plan2explore_params_file_matches_preset(phase: str) -> None:
+    """Update the files with the commands in docs/pipelines.md."""
+    source = "runs/dvc/plan2explore/exploration"
+    words = [f"checkpoint.exploration_ckpt_path={source}", "buffer.load_from_exploration=true"]
+    typed = [f"exp=p2e_dv3_{phase}_point_mass", *(words if phase == "finetuning" else [])]
+    assert (ROOT / "pipelines/plan2explore" / f"{phase}.yaml").read_text() == dump(params_yaml(typed))
 
 
 def test_compose_params_matches_preset(params: Path) -> None:
@@ -239,7 +251,6 @@ def test_follow_params_recognizes_init_from(tmp_path: Path, params: Path, monkey
         "digest": "0",
     }
     monkeypatch.setattr("flows.runs.check._source", lambda *given: source)
-    monkeypatch.setattr("rlcore.evaluation.policy.refuse_other_shapes", lambda policy, config, spec: None)
     edit(params, init_from="models:/x@champion")
     run = started_run(tmp_path, params)
     assert config_of(run).init_from == source["path"]
@@ -247,6 +258,34 @@ def test_follow_params_recognizes_init_from(tmp_path: Path, params: Path, monkey
     edit(params, init_from="models:/y@champion")
     with pytest.raises(UserError, match="init_from"):
         follow_params(str(run.path), str(params), [], "evaluate")
+
+
+def test_follow_params_sets_aside_run_if_its_source_was_trained_again(
+    tmp_path: Path, params: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A source with the same checkpoint, or one that was removed, does not matter; another checkpoint does."""
+    source = RunDirectory(tmp_path / "source")
+    path = write_checkpoint(source, 10, b"first")
+    digest = checkpoint.manifest(path)["digest"]
+    origin = {"given": str(source.path), "uri": None, "path": str(path), "digest": digest}
+    monkeypatch.setattr("flows.runs.check._source", lambda *given: origin)
+    edit(params, init_from=str(source.path))
+    run = started_run(tmp_path, params)
+    follow_params(str(run.path), str(params), [], "evaluate")
+    shutil.rmtree(path)
+    follow_params(str(run.path), str(params), [], "evaluate")
+    write_checkpoint(source, 10, b"second")
+    with pytest.raises(UserError, match="init_from=.*: its checkpoint has changed since the run was created"):
+        follow_params(str(run.path), str(params), [], "evaluate")
+    follow_params(str(run.path), str(params), [], "train")
+    assert (run.path / "set_aside").exists()
+
+
+def write_checkpoint(run: RunDirectory, steps: int, weights: bytes) -> Path:
+    run.path.mkdir(exist_ok=True)
+    run.config.write_text("algo: {}\n")
+    state = {"weights": np.frombuffer(weights, np.uint8).copy()}
+    return checkpoint.save(run.checkpoints, steps, {"learner": state}, {}, replace=True)
 
 
 def test_follow_params_sets_aside_unreadable_config(tmp_path: Path, params: Path) -> None:
