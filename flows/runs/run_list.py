@@ -7,6 +7,7 @@ lines are (`rlcore.store.last_events`).
 from __future__ import annotations
 
 import datetime
+import functools
 import glob
 import itertools
 import logging
@@ -145,7 +146,12 @@ def read_group(run: RunDirectory) -> str | None:
 def _group_in(config: str) -> str | None:
     """Return the value of the key `group` in the text of a config; parsing the whole text would be slow."""
     line = GROUP.search(config)
-    return None if line is None or line[1] in ("null", "") else yaml.safe_load(line[1])
+    return None if line is None or line[1] in ("null", "") else _parse_group(line[1])
+
+
+@functools.lru_cache(maxsize=1024)  # many runs have the same group
+def _parse_group(text: str) -> str | None:
+    return yaml.safe_load(text)
 
 
 def _newest_first(runs: Iterable[ListedRun]) -> list[ListedRun]:

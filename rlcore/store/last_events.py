@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -57,7 +58,7 @@ class LastEvents:
         found = self._find(kind, len(self._data), after)
         return found[1] if found else None
 
-    @property
+    @cached_property
     def ended(self) -> Event | None:
         """The `end` event of the run's training, None if it runs or was killed (see `rlcore.store.events.ending`)."""
         found = self._find("end", len(self._data))
@@ -69,7 +70,9 @@ class LastEvents:
 
     @property
     def policy_steps(self) -> int:
-        """Policy steps at the last metrics, checkpoint or end of training; 0 if the log has none."""
+        """Policy steps at the end of training; if it has not ended, at the last metrics, checkpoint or end, or 0."""
+        if self.ended is not None and "policy_steps" in self.ended:
+            return self.ended["policy_steps"]
         events = (self.last(kind) for kind in ("metrics", "checkpoint", "end"))
         return max((event.get("policy_steps", 0) for event in events if event is not None), default=0)
 

@@ -19,7 +19,8 @@ from tests.flows.synthetic_runs import long_log, record_final_evaluation, synthe
 from tests.processes import ROOT, environment
 
 HEAVY = ("torch", "numpy", "prefect", "mlflow", "hydra", "gymnasium", "pandas", "tensordict")
-MANY, LIMIT = 1000, 1.0  # runs, and seconds of processor time to list them
+MANY = 1000
+LIMIT = 1.5  # seconds of processor time; 0.7 on a quiet machine, more if other tests run on the same core
 
 
 def created(run: RunDirectory, when: str, **changes: Any) -> RunDirectory:
