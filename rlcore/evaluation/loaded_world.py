@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from rlcore.algorithms import ALGORITHMS
-from rlcore.algorithms.dreamer.learner import open_at_first_row
 from rlcore.algorithms.dreamer.plan2explore.ensemble import Ensemble, disagreement
 from rlcore.algorithms.dreamer.rssm import ModelState
+from rlcore.algorithms.dreamer.sequences import open_at_first_row
 from rlcore.algorithms.dreamer.world_keys import WORLD
 from rlcore.config.build import build
 from rlcore.errors import UserError

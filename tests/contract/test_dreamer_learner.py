@@ -10,7 +10,7 @@ from gymnasium import spaces
 
 from flows.config.compose import compose
 from rlcore.algorithms import ALGORITHMS
-from rlcore.algorithms.dreamer.learner import memory_and_plan
+from rlcore.algorithms.dreamer.sequences import memory_and_plan
 from rlcore.data.samplers import Episodes, Sequences
 from rlcore.functional.scalars import TwoHot
 from rlcore.spec import ActionSpec, ArraySpec, EnvSpec

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from flows.config.compose import compose
-from rlcore.algorithms.dreamer.learner import memory_and_plan
+from rlcore.algorithms.dreamer.sequences import memory_and_plan
 from rlcore.train.trainer import Trainer
 from rlcore.types import Context, SingleProcess
 from tests.flows.config.dreamer_leaves import SPEC

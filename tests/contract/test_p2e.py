@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from rlcore.algorithms import ALGORITHMS
-from rlcore.algorithms.dreamer.learner import Segment, segment_of
 from rlcore.algorithms.dreamer.rssm import ModelState
+from rlcore.algorithms.dreamer.sequences import Segment, segment_of
 from rlcore.config.build import build
 from rlcore.config.groups import EnvConfig
 from rlcore.config.run import RunConfig

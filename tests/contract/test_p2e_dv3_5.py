@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from rlcore.algorithms.dreamer.learner import Segment, segment_of
 from rlcore.algorithms.dreamer.rssm import ModelState
+from rlcore.algorithms.dreamer.sequences import Segment, segment_of
 from rlcore.functional.noise import Noise
 from rlcore.train.trainer import Trainer
 from tests.contract.test_dreamer_v3_latents_probe import draw_batches

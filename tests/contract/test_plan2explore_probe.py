@@ -13,8 +13,8 @@ import torch
 
 from rlcore import conformance
 from rlcore.algorithms import ALGORITHMS
-from rlcore.algorithms.dreamer.behavior import Imagined
-from rlcore.algorithms.dreamer.learner import Segment, segment_of
+from rlcore.algorithms.dreamer.imagination import Imagined
+from rlcore.algorithms.dreamer.sequences import Segment, segment_of
 from rlcore.config.build import build
 from rlcore.config.groups import EnvConfig
 from rlcore.config.run import RunConfig

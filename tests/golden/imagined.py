@@ -10,7 +10,7 @@ from unittest import mock
 import torch
 from torch import Tensor
 
-from rlcore.algorithms.dreamer.behavior import Imagined
+from rlcore.algorithms.dreamer.imagination import Imagined
 from rlcore.algorithms.dreamer.latents import unimix
 from rlcore.algorithms.dreamer.rssm import ModelState
 from rlcore.functional.distributions import Categoricals

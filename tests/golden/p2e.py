@@ -20,12 +20,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlcore.algorithms.dreamer.critic import Imagined
 from rlcore.algorithms.dreamer.dreamer_v1 import learner as dreamer_v1
-from rlcore.algorithms.dreamer.learner import Segment
+from rlcore.algorithms.dreamer.imagination import Imagined
 from rlcore.algorithms.dreamer.plan2explore import learner as plan2explore
 from rlcore.algorithms.dreamer.plan2explore.ensemble import disagreement
 from rlcore.algorithms.dreamer.rssm import ModelState
+from rlcore.algorithms.dreamer.sequences import Segment
 from rlcore.functional.noise import Drawn
 from tests.golden.dreamers import (
     Names,

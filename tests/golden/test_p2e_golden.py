@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlcore.algorithms.dreamer.critic import Imagined
+from rlcore.algorithms.dreamer.imagination import Imagined
 from rlcore.algorithms.dreamer.plan2explore import learner as plan2explore
 from rlcore.algorithms.dreamer.plan2explore.ensemble import disagreement
 from tests.golden.dreamers import make_learner

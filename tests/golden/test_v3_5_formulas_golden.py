@@ -11,15 +11,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from rlcore.algorithms.dreamer.behavior import Imagined
 from rlcore.algorithms.dreamer.dreamer_v3_5 import behavior as losses
 from rlcore.algorithms.dreamer.dreamer_v3_5.config import ActorConfig, Config, CriticConfig, WorldModelConfig
 from rlcore.algorithms.dreamer.dreamer_v3_5.layers import RMSNorm
+from rlcore.algorithms.dreamer.imagination import Imagined
 from rlcore.algorithms.dreamer.latent_actor import scaled_normal
 from rlcore.algorithms.dreamer.latents import unimix
-from rlcore.algorithms.dreamer.learner import Segment
 from rlcore.algorithms.dreamer.return_scale import ReturnScale
 from rlcore.algorithms.dreamer.rssm import ModelState
+from rlcore.algorithms.dreamer.sequences import Segment
 from rlcore.algorithms.dreamer.world_keys import MomentsConfig
 from rlcore.functional.distributions import Categoricals
 from rlcore.functional.noise import Noise

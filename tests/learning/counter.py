@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlcore.algorithms.dreamer.learner import segment_of
 from rlcore.algorithms.dreamer.rssm import ModelState
+from rlcore.algorithms.dreamer.sequences import segment_of
 from rlcore.functional.noise import Noise
 from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
 from rlcore.types import Batch, Trajectory

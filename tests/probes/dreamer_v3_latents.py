@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from rlcore.algorithms.dreamer.dense import glorot_linear
 from rlcore.algorithms.dreamer.dreamer_v3 import config
 from rlcore.algorithms.dreamer.dreamer_v3 import learner as dreamer_v3
-from rlcore.algorithms.dreamer.learner import memory_and_plan
 from rlcore.algorithms.dreamer.networks import Networks
 from rlcore.algorithms.dreamer.rssm import ModelState
+from rlcore.algorithms.dreamer.sequences import memory_and_plan
 from rlcore.config.schema import arg, other_default
 from rlcore.optim.optimizer_keys import OptimizerConfig
 from rlcore.spec import ArraySpec

@@ -15,11 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from rlcore.algorithms.dreamer.agent import WorldAgent
-from rlcore.algorithms.dreamer.behavior import DreamerBehavior, Imagined, make_optimizer
+from rlcore.algorithms.dreamer.behavior import DreamerBehavior, make_optimizer
 from rlcore.algorithms.dreamer.dense import Dense
+from rlcore.algorithms.dreamer.imagination import Imagined
 from rlcore.algorithms.dreamer.latent_actor import LatentActor
-from rlcore.algorithms.dreamer.learner import Segment, memory_and_plan
 from rlcore.algorithms.dreamer.rssm import ModelState
+from rlcore.algorithms.dreamer.sequences import Segment, memory_and_plan
 from rlcore.config.schema import arg
 from rlcore.functional.noise import Noise
 from rlcore.functional.stats import reduce_loss

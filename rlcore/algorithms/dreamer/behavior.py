@@ -1,4 +1,4 @@
-"""Behavior: an actor and a critic that are trained in imagination for one reward; `imagine` predicts the trajectories.
+"""Behavior: an actor and a critic that are trained in imagination for one reward.
 
 A Dreamer learner has a world model and one behavior. A subclass can add further behaviors, for example an actor that is
 rewarded for states on which an ensemble of models disagrees (Sekar et al. 2020, Plan2Explore, arXiv:2005.05960).
@@ -12,56 +12,20 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from rlcore import protocols
 from rlcore.algorithms.dreamer.config import DreamerConfig, TrainedGroup
-from rlcore.algorithms.dreamer.critic import Critic, Imagined, Reward, WeightedReward, join
+from rlcore.algorithms.dreamer.critic import Critic, Reward, WeightedReward, join
 from rlcore.algorithms.dreamer.dense import Dense
+from rlcore.algorithms.dreamer.imagination import Imagined
 from rlcore.algorithms.dreamer.latent_actor import LatentActor
-from rlcore.algorithms.dreamer.rssm import RSSM, ModelState
+from rlcore.algorithms.dreamer.rssm import ModelState
 from rlcore.algorithms.dreamer.world_model import WorldModel
 from rlcore.functional.noise import Noise
 from rlcore.functional.scalars import ScalarHead
-from rlcore.functional.scan import scan
 from rlcore.functional.stats import LossTerms, LossTermsAux, reduce_loss
 from rlcore.optim.optimizer import Loss, Optimizer
 from rlcore.types import Context, Metrics
-
-
-def imagine(rssm: RSSM, actor: LatentActor, start: ModelState, horizon: int, rng: Noise) -> Imagined:
-    """Imagine trajectories of H steps that start in N model states.
-
-    Gradients pass through states and actions to the parameters of the actor, but not to the parameters of the model.
-    The actor's input is detached, so a gradient reaches an earlier action only through the states that the model
-    predicts.
-
-    Args:
-        rssm: recurrent state-space model, which predicts the next state.
-        actor: actor that selects the actions.
-        start: initial states, [N, ...].
-        horizon: H; number of steps.
-        rng: noise for actions and states.
-
-    Returns:
-        Imagined trajectories.
-    """
-    count = len(start.deter)
-    xs = {"act": actor.noise(rng, horizon, count), "state": rssm.noise(rng, horizon, count)}
-    params = {
-        "actor": dict(actor.named_parameters()),
-        "rssm": {name: p.detach() for name, p in rssm.named_parameters()},
-    }
-
-    def step(
-        state: ModelState, x: dict[str, Tensor], params: dict[str, dict[str, Tensor]]
-    ) -> tuple[ModelState, tuple[Tensor, Tensor, Tensor]]:
-        action, taken = functional_call(actor, params["actor"], (state.feat.detach(), x["act"]))
-        after = functional_call(rssm, params["rssm"], (state, taken, x["state"]))
-        return after, (state.feat, action, taken)
-
-    last, (feat, action, taken) = scan(step, start, xs, params)
-    return Imagined(torch.cat([feat, last.feat.unsqueeze(0)]), action, taken)
 
 
 class DreamerBehavior:

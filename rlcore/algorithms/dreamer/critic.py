@@ -9,23 +9,10 @@ from torch import Tensor, nn
 
 from rlcore import protocols
 from rlcore.algorithms.dreamer.config import DreamerConfig
+from rlcore.algorithms.dreamer.imagination import Imagined
 from rlcore.optim.optimizer import Optimizer
 from rlcore.optim.target import Target
 from rlcore.types import Context
-
-
-class Imagined(NamedTuple):
-    """N imagined trajectories of H steps: features [H+1, N, F] of the states, and actions [H, N, A].
-
-    Action t is taken in state t and leads to state t + 1. `taken` [H, N, A'] contains the actions as the world model
-    reads them: as vectors, limited by `LatentActor.clip`. Gradients pass through them to the actor. If the steps were
-    recorded instead of imagined (Dreamer V3.5), `action` contains the vectors too.
-    """
-
-    feat: Tensor
-    action: Tensor
-    taken: Tensor
-
 
 Reward = Callable[[Imagined], Tensor]
 

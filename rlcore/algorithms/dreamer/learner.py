@@ -1,15 +1,6 @@
-"""Base classes of the Dreamers' agents and learners, and the batch format `Segment`.
+"""Base class of the Dreamers' learners, which train on the sequences of `sequences.Segment`.
 
-The losses are in the file of each algorithm. Row t of a sequence contains the observation obs[t], and the previous
-action, the reward and the end of the step that led to this observation:
-
-    t             0      1      2*     3      4          * the episode ends at obs 2, and another one starts at obs 3
-    is_first      1      0      0      1      0          always 1 at row 0, unless model states are stored
-    before        -      a0     a1     -      a0'        previous action; not used if is_first is 1
-    reward        0      r1     r2     0      r1'        target of the reward head at state t
-    terminated    0      0      1      0      0          0 at row 2 too if the episode is truncated
-
-The model state is reset at rows with is_first = 1.
+The losses are in the file of each algorithm.
 
 A subclass can store model states with the rows (`DreamerLearner.initial_state`). The state that is stored with the row
 before row 0 is then the state in which the sequence starts.
@@ -18,7 +9,7 @@ before row 0 is then the state in which the sequence starts.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -28,65 +19,17 @@ from rlcore import protocols, streams
 from rlcore.algorithms.dreamer.agent import DreamerAgent, Explorer, WorldAgent, make_behavior_policy
 from rlcore.algorithms.dreamer.behavior import DreamerBehavior, make_optimizer
 from rlcore.algorithms.dreamer.config import DreamerConfig
-from rlcore.algorithms.dreamer.latent_actor import LatentActor
 from rlcore.algorithms.dreamer.latents import Distribution
 from rlcore.algorithms.dreamer.rssm import ModelState
+from rlcore.algorithms.dreamer.sequences import Segment, segment_of
 from rlcore.algorithms.dreamer.world_model import Distance
-from rlcore.algorithms.replay import make_replay
-from rlcore.data.replay import Replay
-from rlcore.data.samplers import Episodes, Sequences
 from rlcore.functional.noise import Noise
 from rlcore.functional.stats import LossTermsAux, mean_metrics, reduce_loss
 from rlcore.optim.optimizer import Optimizer
 from rlcore.optim.step import Step
-from rlcore.spec import ArraySpec
-from rlcore.types import Batch, Context, Metrics, TrainingSchedule, Trajectory
+from rlcore.types import Batch, Context, Metrics
 
 EXTRAS = "extras/"  # prefix of the extras among the results of a gradient step, which a `Step` returns as one dict
-
-
-class Segment(NamedTuple):
-    """Batch of N sequences of L time steps for the losses; each tensor is [L, N, ...].
-
-    `before` [L, N, A'] contains the previous actions as vectors (discrete actions are encoded one-hot). `state` is the
-    model state [N, ...] before row 0; None = the initial state of an episode.
-    """
-
-    obs: dict[str, Tensor]
-    before: Tensor
-    is_first: Tensor
-    reward: Tensor
-    terminated: Tensor
-    state: ModelState | None = None
-
-
-def segment_of(steps: Trajectory, actor: LatentActor, state: ModelState | None = None) -> Segment:
-    """Convert sequences from the replay buffer to a `Segment`.
-
-    Args:
-        steps: sequences [L, N]; [L + 1, N] if `state` is given.
-        actor: actor, which encodes the actions as vectors.
-        state: model state [N, ...] in the first row of `steps`, with which the segment starts after this row.
-
-    Returns:
-        The segment.
-    """
-    action = actor.flat(steps.action)
-    if state is None:
-        before, is_first = open_at_first_row(action, steps.is_first)
-        return Segment(steps.obs, before, is_first, steps.reward, steps.terminated)
-    obs = {key: value[1:] for key, value in steps.obs.items()}
-    return Segment(obs, action[:-1], steps.is_first[1:], steps.reward[1:], steps.terminated[1:], state)
-
-
-def open_at_first_row(action: Tensor, is_first: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the previous action of each row, [L, N, A'], and `is_first` [L, N] with row 0 set to true.
-
-    `action` [L, N, A'] contains the action that was selected in each row. It is moved to the next row; the previous
-    action of row 0 is 0.
-    """
-    before = torch.cat([torch.zeros_like(action[:1]), action[:-1]])
-    return before, torch.cat([torch.ones_like(is_first[:1]), is_first[1:]])
 
 
 class DreamerLearner(protocols.Learner):
@@ -298,22 +241,3 @@ class DreamerLearner(protocols.Learner):
         if self.explorer is not None:
             found["exploration"] = self.explorer.amount
         return found
-
-
-def memory_and_plan(
-    context: Context[DreamerConfig], extras: Mapping[str, ArraySpec] | None = None, lead: int = 0
-) -> tuple[Replay, TrainingSchedule]:
-    """Build a replay buffer from which sequences are sampled, and the training schedule.
-
-    Args:
-        context: config, specs, devices and ranks of the run (`rlcore.types.Context`).
-        extras: outputs of the agent that are stored with each row and written back: name -> shape and dtype for one
-            environment.
-        lead: number of additional rows at the start of each sequence; 1 if the learner starts from stored model states.
-
-    Returns:
-        Replay buffer and training schedule.
-    """
-    length, buffer = context.algo.per_rank_sequence_length + lead, context.config.buffer
-    sampler = Episodes(length, buffer.prioritize_ends) if buffer.type == "episode" else Sequences(length)
-    return make_replay(context, sampler, rows=length, lead=lead, extras=extras)

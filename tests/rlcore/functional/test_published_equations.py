@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from rlcore.algorithms.dreamer import latents
-from rlcore.algorithms.dreamer.behavior import imagine
 from rlcore.algorithms.dreamer.dreamer_v2 import learner as v2
 from rlcore.algorithms.dreamer.dreamer_v3 import learner as v3
+from rlcore.algorithms.dreamer.imagination import imagine
 from rlcore.algorithms.dreamer.return_scale import ReturnScale
 from rlcore.algorithms.dreamer.rssm import ModelState
 from rlcore.algorithms.dreamer.world_keys import MomentsConfig, PercentileConfig

@@ -8,7 +8,7 @@ Equations of the paper and the code that implements them:
     eq. 8, critic                            behavior.DreamerBehavior.critic_objective, with UnitNormal
     eq. 10, loss of the world model          Learner.model_loss, rlcore.functional.scalars
 
-A batch is a `learner.Segment`: sequences of rows, one row per time step. A trajectory of H steps is imagined from the
+A batch is a `sequences.Segment`: sequences of rows, one row per time step. A trajectory of H steps is imagined from the
 model state of every row; with a continue head, of every row except the last of a sequence. Example with H = 4:
 
     imagined      s0 -> ŝ1   ŝ2   ŝ3   ŝ4
@@ -29,11 +29,13 @@ import torch
 from torch import Tensor
 
 from rlcore.algorithms.dreamer.agent import DreamerAgent, make_behavior_policy
-from rlcore.algorithms.dreamer.behavior import DreamerBehavior, Imagined, imagine
+from rlcore.algorithms.dreamer.behavior import DreamerBehavior
 from rlcore.algorithms.dreamer.dreamer_v1.config import Config
+from rlcore.algorithms.dreamer.imagination import Imagined, imagine
 from rlcore.algorithms.dreamer.latents import Gaussian, GaussianLatent, mean_free_nats, normal_kl, normal_measures
-from rlcore.algorithms.dreamer.learner import DreamerLearner, Segment, memory_and_plan
+from rlcore.algorithms.dreamer.learner import DreamerLearner
 from rlcore.algorithms.dreamer.rssm import ModelState
+from rlcore.algorithms.dreamer.sequences import Segment, memory_and_plan
 from rlcore.data.replay import Replay
 from rlcore.functional.noise import Noise
 from rlcore.functional.returns import lambda_return

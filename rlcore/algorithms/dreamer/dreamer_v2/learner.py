@@ -5,12 +5,12 @@ Equations of the paper and the code that implements them:
     eq. 2, loss of the world model           Learner.model_loss, rlcore.functional.scalars
     algorithm 1, straight-through gradients  latents.sample_one_hot
     algorithm 2, KL balancing                kl_loss
-    eq. 3, imagined trajectories             behavior.imagine
+    eq. 3, imagined trajectories             imagination.imagine
     eq. 4, λ-target                          Behavior.actor_objective, rlcore.functional.returns.lambda_return
     eq. 5, critic                            behavior.DreamerBehavior.critic_objective, with UnitNormal
     eq. 6, actor                             actor_loss
 
-A batch is a `learner.Segment`: sequences of rows, one row per time step. A trajectory of H steps is imagined from the
+A batch is a `sequences.Segment`: sequences of rows, one row per time step. A trajectory of H steps is imagined from the
 model state of every row. Example with H = 3:
 
     imagined      s0 -a0-> ŝ1 -a1-> ŝ2 -a2-> ŝ3
@@ -32,8 +32,9 @@ import torch
 from torch import Tensor
 
 from rlcore.algorithms.dreamer.agent import DreamerAgent, make_behavior_policy
-from rlcore.algorithms.dreamer.behavior import DreamerBehavior, Imagined, imagine
+from rlcore.algorithms.dreamer.behavior import DreamerBehavior
 from rlcore.algorithms.dreamer.dreamer_v2.config import Config
+from rlcore.algorithms.dreamer.imagination import Imagined, imagine
 from rlcore.algorithms.dreamer.latents import (
     CategoricalLatent,
     categorical_kl,
@@ -41,8 +42,9 @@ from rlcore.algorithms.dreamer.latents import (
     free_nats,
     mean_free_nats,
 )
-from rlcore.algorithms.dreamer.learner import DreamerLearner, Segment, memory_and_plan
+from rlcore.algorithms.dreamer.learner import DreamerLearner
 from rlcore.algorithms.dreamer.rssm import ModelState
+from rlcore.algorithms.dreamer.sequences import Segment, memory_and_plan
 from rlcore.data.replay import Replay
 from rlcore.functional.noise import Noise
 from rlcore.functional.returns import lambda_return

@@ -4,12 +4,12 @@ Equations of the paper and the code that implements them:
     eq. 1-2, symlog predictions              rlcore.functional.scalars, world_model.KeyEncoder.preprocess
     eq. 3, recurrent state-space model       rssm.RSSM, world_model.WorldModel
     eq. 4-5, loss of the world model         Learner.model_loss, kl_loss
-    eq. 6-7, actor, critic, λ-returns        behavior.imagine, rlcore.functional.returns.lambda_return
+    eq. 6-7, actor, critic, λ-returns        imagination.imagine, rlcore.functional.returns.lambda_return
     eq. 8-9, two-hot critic                  critic_loss, rlcore.functional.scalars.TwoHot
     eq. 10, regularizer of the critic        critic_loss, with the prediction of the target critic
     eq. 11-12, actor and scale of returns    actor_loss, return_scale.ReturnScale
 
-A batch is a `learner.Segment`: sequences of rows, one row per time step t:
+A batch is a `sequences.Segment`: sequences of rows, one row per time step t:
 
     t             0      1      2*     3      4          * the episode ends at obs 2
     continue      1      1      0      1      1          1 - terminated; 1 if the episode is truncated
@@ -32,13 +32,15 @@ from torch import Tensor, nn
 
 from rlcore import protocols
 from rlcore.algorithms.dreamer.agent import DreamerAgent, make_behavior_policy
-from rlcore.algorithms.dreamer.behavior import DreamerBehavior, Imagined, imagine
+from rlcore.algorithms.dreamer.behavior import DreamerBehavior
 from rlcore.algorithms.dreamer.critic import Critic, join
 from rlcore.algorithms.dreamer.dreamer_v3.config import Config
+from rlcore.algorithms.dreamer.imagination import Imagined, imagine
 from rlcore.algorithms.dreamer.latents import CategoricalLatent, categorical_kl, categorical_measures, free_nats
-from rlcore.algorithms.dreamer.learner import DreamerLearner, Segment, memory_and_plan
+from rlcore.algorithms.dreamer.learner import DreamerLearner
 from rlcore.algorithms.dreamer.return_scale import ReturnScale
 from rlcore.algorithms.dreamer.rssm import ModelState
+from rlcore.algorithms.dreamer.sequences import Segment, memory_and_plan
 from rlcore.data.replay import Replay
 from rlcore.functional.noise import Noise
 from rlcore.functional.precision import to_float32

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from rlcore import protocols
-from rlcore.algorithms.dreamer.behavior import DreamerBehavior, Imagined, imagine
+from rlcore.algorithms.dreamer.behavior import DreamerBehavior
 from rlcore.algorithms.dreamer.config import DreamerConfig
 from rlcore.algorithms.dreamer.critic import Critic, join
 from rlcore.algorithms.dreamer.dense import Dense
@@ -16,9 +16,10 @@ from rlcore.algorithms.dreamer.dreamer_v3.learner import actor_loss
 from rlcore.algorithms.dreamer.dreamer_v3_5.config import Config
 from rlcore.algorithms.dreamer.dreamer_v3_5.layers import initialise
 from rlcore.algorithms.dreamer.dreamer_v3_5.networks import make_networks
-from rlcore.algorithms.dreamer.learner import Segment
+from rlcore.algorithms.dreamer.imagination import Imagined, imagine
 from rlcore.algorithms.dreamer.return_scale import ReturnScale
 from rlcore.algorithms.dreamer.rssm import ModelState
+from rlcore.algorithms.dreamer.sequences import Segment
 from rlcore.functional.noise import Noise
 from rlcore.functional.precision import to_float32
 from rlcore.functional.returns import gae, lambda_return

@@ -43,8 +43,9 @@ from rlcore.algorithms.dreamer.dreamer_v3_5.agent import STATES, Agent
 from rlcore.algorithms.dreamer.dreamer_v3_5.behavior import Behavior, make_optimizer
 from rlcore.algorithms.dreamer.dreamer_v3_5.config import Config
 from rlcore.algorithms.dreamer.latents import categorical_measures
-from rlcore.algorithms.dreamer.learner import EXTRAS, DreamerLearner, Segment, memory_and_plan
+from rlcore.algorithms.dreamer.learner import EXTRAS, DreamerLearner
 from rlcore.algorithms.dreamer.rssm import ModelState
+from rlcore.algorithms.dreamer.sequences import Segment, memory_and_plan
 from rlcore.data.replay import Replay
 from rlcore.functional.noise import Noise
 from rlcore.functional.scalars import squared_distance

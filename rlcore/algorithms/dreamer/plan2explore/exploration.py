@@ -11,12 +11,14 @@ from torch import Tensor
 from rlcore import protocols
 from rlcore.algorithms.dreamer.agent import DreamerAgent, WorldAgent
 from rlcore.algorithms.dreamer.behavior import DreamerBehavior, make_optimizer
-from rlcore.algorithms.dreamer.critic import Imagined, WeightedReward
-from rlcore.algorithms.dreamer.learner import DreamerLearner, Segment
+from rlcore.algorithms.dreamer.critic import WeightedReward
+from rlcore.algorithms.dreamer.imagination import Imagined
+from rlcore.algorithms.dreamer.learner import DreamerLearner
 from rlcore.algorithms.dreamer.plan2explore import p2e_dv1, p2e_dv2, p2e_dv3, p2e_dv3_5
 from rlcore.algorithms.dreamer.plan2explore.config import INTRINSIC
 from rlcore.algorithms.dreamer.plan2explore.ensemble import Ensemble, disagreement
 from rlcore.algorithms.dreamer.rssm import ModelState
+from rlcore.algorithms.dreamer.sequences import Segment
 from rlcore.algorithms.dreamer.world_model import Distance
 from rlcore.functional.noise import Noise
 from rlcore.functional.scalars import unit_normal_loss

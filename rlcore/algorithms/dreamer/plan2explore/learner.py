@@ -39,10 +39,11 @@ from rlcore.algorithms.dreamer.dreamer_v1 import learner as dreamer_v1
 from rlcore.algorithms.dreamer.dreamer_v2 import learner as dreamer_v2
 from rlcore.algorithms.dreamer.dreamer_v3 import learner as dreamer_v3
 from rlcore.algorithms.dreamer.dreamer_v3_5 import learner as dreamer_v3_5
-from rlcore.algorithms.dreamer.learner import DreamerLearner, Segment, memory_and_plan
+from rlcore.algorithms.dreamer.learner import DreamerLearner
 from rlcore.algorithms.dreamer.plan2explore.exploration import Exploration, ExplorationConfig
 from rlcore.algorithms.dreamer.plan2explore.fine_tuning import FineTuning, FineTuningConfig
 from rlcore.algorithms.dreamer.rssm import ModelState
+from rlcore.algorithms.dreamer.sequences import Segment, memory_and_plan
 from rlcore.algorithms.dreamer.world_model import Distance
 from rlcore.data.replay import Replay
 from rlcore.functional.scalars import squared_distance

@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from rlcore.algorithms.dreamer.behavior import imagine
 from rlcore.algorithms.dreamer.dreamer_v3.config import ActorConfig, WorldModelConfig
 from rlcore.algorithms.dreamer.dreamer_v3.layer_keys import HiddenConfig, RecurrentConfig
+from rlcore.algorithms.dreamer.imagination import imagine
 from rlcore.algorithms.dreamer.latent_actor import LatentActor
 from rlcore.algorithms.dreamer.latents import CategoricalLatent, GaussianLatent, Latent
 from rlcore.algorithms.dreamer.return_scale import ReturnScale
