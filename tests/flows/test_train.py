@@ -66,7 +66,7 @@ def api(home: Path) -> Iterator[str]:
 @pytest.fixture(autouse=True)
 def mirrored_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """All runs except `finished` are copied to MLflow once, at their end, and in this process."""
-    monkeypatch.setattr("flows.workers.flow_run.mirror_in_background", lambda run, every=0.0: None)
+    monkeypatch.setattr("flows.workers.flow_run.mirror_in_background", lambda run, every=0.0, last=False: None)
     monkeypatch.setattr("flows.workers.flow_run.finish_mirror", update_backends)
 
 

@@ -78,7 +78,7 @@ def assert_one_sentence(done: subprocess.CompletedProcess[str], words: str) -> N
 def here(home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
     """Run a command in this process, in the module's home. Stages update MLflow without delay."""
     monkeypatch.chdir(home)
-    monkeypatch.setattr("flows.cli.stage.mirror_in_background", lambda run, every=0.0: update_backends(run))
+    monkeypatch.setattr("flows.cli.stage.mirror_in_background", lambda run, every=0.0, last=False: update_backends(run))
     monkeypatch.setattr("flows.cli.stage.finish_mirror", update_backends)
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -30,7 +30,7 @@ def test_stage_train_mirrors_if_server_or_long_run(
     config: dict[str, Any] = {"metric": {"log_level": log_level, "logger": {"tracking_uri": uri}}}
     monkeypatch.setattr(RunDirectory, "read_config", lambda self: config)
     monkeypatch.setattr(stage.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(stage, "mirror_in_background", lambda run, every=30.0: calls.append(every))
+    monkeypatch.setattr(stage, "mirror_in_background", lambda run, every=30.0, last=False: calls.append(every))
     with stage._mirror(RunDirectory(tmp_path)):
         for kind in ("checkpoint", "evaluation", "progress", "checkpoint"):
             emit(kind, {})
