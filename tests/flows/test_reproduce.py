@@ -62,7 +62,7 @@ def api(home: Path) -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def mirrored_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs are copied to MLflow once, at their end, and in this process, which has imported MLflow already."""
-    monkeypatch.setattr("flows.workers.flow_run.mirror_in_background", lambda run, every=0.0: None)
+    monkeypatch.setattr("flows.workers.flow_run.mirror_in_background", lambda run, every=0.0, last=False: None)
     monkeypatch.setattr("flows.workers.flow_run.finish_mirror", update_backends)
 
 
@@ -74,7 +74,7 @@ def original(api: None, tmp_path_factory: pytest.TempPathFactory) -> RunDirector
     folder = tmp_path_factory.mktemp("runs") / "first"
     name = "model_manager.models.agent.model_name=again"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("flows.workers.flow_run.mirror_in_background", lambda run, every=0.0: None)
+        patch.setattr("flows.workers.flow_run.mirror_in_background", lambda run, every=0.0, last=False: None)
         patch.setattr("flows.workers.flow_run.finish_mirror", update_backends)
         training.train([*TINY, name, "group=night", f"run_dir={folder}"])
     return RunDirectory(folder)

@@ -244,7 +244,7 @@ def test_mirror_ignores_refused_run_unless_resumed(
 ) -> None:
     calls: list[str] = []
     monkeypatch.setenv(around.WARM, str(tmp_path))  # mirrors from the start
-    monkeypatch.setattr(around, "mirror_in_background", lambda run, every=30.0: calls.append("asked"))
+    monkeypatch.setattr(around, "mirror_in_background", lambda run, every=30.0, last=False: calls.append("asked"))
     monkeypatch.setattr(around, "note_start", lambda run: None)
     run = synthetic_run(tmp_path / "run", "refused")
     run.card.unlink()
@@ -267,7 +267,7 @@ def test_mirror_in_background_only_for_long_runs(
     monkeypatch.delenv(around.WARM, raising=False)
     calls: list[str] = []
     monkeypatch.setattr(around, "BRIEF", brief)
-    monkeypatch.setattr(around, "mirror_in_background", lambda run, every=30.0: calls.append("asked"))
+    monkeypatch.setattr(around, "mirror_in_background", lambda run, every=30.0, last=False: calls.append("asked"))
     monkeypatch.setattr(around, "finish_mirror", lambda run: calls.append("finished"))
     run = synthetic_run(tmp_path / "run", "brief")
     with around._mirror(run, None, None):
