@@ -170,12 +170,12 @@ TASKS = {
     ),
     "dummy": Task(
         "discrete dummy environment, 1,024 environments × 32 steps, networks 64-64, minibatch 8,192, 4 epochs, "
-        "1,048,576 steps",
+        "4,194,304 steps",
         "batched/rl8-discrete_dummy",
         "discrete_dummy",
         1024,
         32,
-        1_048_576,
+        4_194_304,
         ("algo.per_rank_batch_size=8192", "algo.dense_units=64"),
         {"sgd_minibatch_size": 8192, "model_config": {"hiddens": [64, 64]}},
         "half of rl8's time, aim a third",
