@@ -47,6 +47,7 @@ def test_dreamer_v3_5_model_learns_rewards_and_images(seed: int) -> None:
 @soak
 @pytest.mark.parametrize("seed", [0, 1])
 def test_dreamer_v3_5_balances_cartpole(seed: int) -> None:
+    """Best mean of ten episodes in a row (seed 0: 262 after 4,112 steps; random 22)."""
     algo = compose(["exp=dreamer_v3_5_cartpole"])[1]["algo"]
     training = assemble("CartPole-v1", algo, num_envs=1, seed=seed)
 
