@@ -32,6 +32,7 @@ PUBLIC = [
     "rlcore/train/trainer.py",
     "rlcore/train/run_trainer.py",
     "rlcore/conformance/__init__.py",
+    "rlcore/evaluation/export.py",
     "rlcore/evaluation/loaded_*.py",
     "rlcore/algorithms/*.py",
     "rlcore/algorithms/on_policy/*.py",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from flows.runs.frames import RunFrames
+    from rlcore.evaluation.export import ExportedFile
     from rlcore.evaluation.loaded_policy import LoadedPolicy
     from rlcore.evaluation.loaded_world import LoadedWorldModel
 
@@ -27,6 +28,31 @@ def load_policy(path_or_uri: str | Path) -> LoadedPolicy:
     from rlcore.evaluation.policy import load_policy as load
 
     return load(_local(path_or_uri))
+
+
+def export(
+    path_or_uri: str | Path, onnx: str | Path | None = None, torch: str | Path | None = None
+) -> list[ExportedFile]:
+    """Write the greedy actions of a trained policy to files that run without this project.
+
+    Each file is compared with the policy on random observations before it appears under its name.
+
+    Args:
+        path_or_uri: run directory, checkpoint directory, exported policy folder, or `models:/NAME@champion`.
+        onnx: path of a file for ONNX runtimes; None = do not write one. It needs the extra `onnx`.
+        torch: path of a file for `torch.export.load`, with the suffix .pt2; None = do not write one.
+
+    Returns:
+        For each written file: its path, its inputs and outputs, and the result of the comparison.
+
+    Raises:
+        UserError: If there is no such policy, if it cannot be exported, or if no path is given.
+        RunError: If the outputs of an exported policy differ from those of the policy.
+    """
+    from rlcore.evaluation.export import check_destinations, export_files
+
+    check_destinations(onnx, torch)
+    return export_files(load_policy(path_or_uri), onnx, torch)
 
 
 def load_world_model(path_or_uri: str | Path) -> LoadedWorldModel:
@@ -165,4 +191,4 @@ def evaluation(cfg: Mapping[str, Any], episodes: int = 100) -> None:
     evaluate(cfg, episodes)
 
 
-__all__ = ["evaluation", "load_part", "load_policy", "load_runs", "load_world_model", "main", "run"]
+__all__ = ["evaluation", "export", "load_part", "load_policy", "load_runs", "load_world_model", "main", "run"]

@@ -297,7 +297,7 @@ class EnvSpec:
         self, part: int, obs: Mapping[str, Any], join: Callable[[Any, int], Any]
     ) -> list[tuple[Binding | None, Any]]:
         """Return the masks of a sub-action, each as its binding and [B, choices] bool."""
-        masks = [(self.obs[key].binds, obs[key].reshape(len(obs[key]), -1) != 0) for key in self.mask_keys]
+        masks = [(self.obs[key].binds, obs[key].reshape(obs[key].shape[0], -1) != 0) for key in self.mask_keys]
         if masks and masks[0][0] is None:
             begin, count = sum(self.action.choices[:part]), self.action.choices[part]
             return [(None, join([mask for _, mask in masks], 1)[:, begin : begin + count])]

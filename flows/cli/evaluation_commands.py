@@ -1,10 +1,11 @@
-"""Commands `shepherd evaluate`, `enjoy`, `collect` and `dream`, which use a trained policy."""
+"""Commands `shepherd evaluate`, `enjoy`, `collect`, `export` and `dream`, which use a trained policy."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
+from flows import load_policy
 from flows.cli.progress import show_progress
 from flows.report.command_lines import short_path
 from flows.runs.listeners import episode_reporter
@@ -76,6 +77,33 @@ def collect(source: str, minari: str, episodes: int, checkpoint: str | None, act
         f"{result['episodes']} episodes, {result['rows']:,} actions, mean return {result['mean']:g}: {result['folder']}"
     )
     print_safely(f"to fill a replay buffer with it: buffer.load_from=minari:{minari}")
+
+
+def export(source: str, onnx: str | None, torch: str | None, checkpoint: str | None) -> None:
+    """Write a policy to files that run without Shepherd, and print their inputs and outputs.
+
+    Args:
+        source: run directory, checkpoint directory, models:/ URI or folder of an exported policy.
+        onnx: path of the ONNX file; None: do not write one.
+        torch: path of the file for torch.export.load; None: do not write one.
+        checkpoint: latest, best or a number of policy steps; None for the best checkpoint, or the latest one if no
+            best checkpoint is known.
+    """
+    from rlcore.evaluation.export import check_destinations, export_files  # torch
+
+    check_destinations(onnx, torch)
+    policy = load_policy(source if checkpoint is None else locate(source, checkpoint)[1])
+    files = export_files(policy, onnx, torch)
+    for kind in ("inputs", "outputs"):
+        columns = getattr(files[0], kind)
+        print_safely(f"{kind} (N = number of observations):", *(f"  {column}" for column in columns), sep="\n")
+    for file in files:
+        rows, undecided, difference = file.agreement
+        ignored = f", {undecided} more ignored because rounding errors decide them" if undecided else ""
+        print_safely(
+            f"written to {short_path(file.path)} ({file.path.stat().st_size / 1e6:.2g} MB); "
+            f"compared with the policy on {rows} random observations: largest difference {difference:.1g}{ignored}"
+        )
 
 
 def enjoy(source: str, episodes: int) -> None:

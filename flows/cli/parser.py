@@ -235,7 +235,7 @@ def _add_reap(group: Any) -> None:
 
 
 def _add_judges(group: Any) -> None:
-    """Add `evaluate`, `collect`, `enjoy` and `dream`, which use a trained policy."""
+    """Add `evaluate`, `collect`, `export`, `enjoy` and `dream`, which use a trained policy."""
     about = "evaluate the policy of a run, a checkpoint or a registered model"
     command = _add(group, "evaluate", "flows.cli.evaluation_commands:evaluate", about)
     command.add_argument("source", help=SOURCE)
@@ -256,6 +256,14 @@ def _add_judges(group: Any) -> None:
     command.add_argument("--actions", choices=("sampled", "greedy", "random"), default="sampled", help=about)
     about = "number of the set of environment seeds (default: 0); no training and no evaluation uses these seeds"
     command.add_argument("--round", type=int, default=0, help=about)
+    about = "write the greedy policy to files that run without Shepherd: ONNX, torch.export, or both"
+    command = _add(group, "export", "flows.cli.evaluation_commands:export", about)
+    command.add_argument("source", help=SOURCE)
+    about = "ONNX file to write, for example policy.onnx; needs pip install -e '.[onnx]'"
+    command.add_argument("--onnx", metavar="FILE", help=about)
+    about = "file to write for torch.export.load, for example policy.pt2"
+    command.add_argument("--torch", metavar="FILE", help=about)
+    command.add_argument("--checkpoint", help=CHECKPOINT)
     about = "show a policy playing in a window; without a display, record a video"
     command = _add(group, "enjoy", "flows.cli.evaluation_commands:enjoy", about)
     command.add_argument("source", help=SOURCE)

@@ -258,7 +258,7 @@ class HistoryWrapper(nn.Module):
         return {"agent": carry["agent"], "past": _move_on(past_of(carry), new)}
 
     def _new(self, obs: dict[str, Tensor], is_first: Tensor) -> Columns:
-        nothing = torch.zeros(0, len(is_first), self.spec.action.size, device=is_first.device)
+        nothing = torch.zeros(0, is_first.shape[0], self.spec.action.size, device=is_first.device)
         dtype = getattr(torch, self.spec.action.agent_dtype)
         rows = {f"obs/{key}": value.unsqueeze(0) for key, value in obs.items()}
         return rows | {"action": nothing.to(dtype), "is_first": is_first.unsqueeze(0)}
@@ -282,13 +282,13 @@ def _move_on(past: Columns, new: Columns) -> Columns:
 
     If the new row starts an episode, all earlier rows are set to zero.
     """
-    opens = new["is_first"]
-    return {
-        name: torch.cat([rows.masked_fill(opens.view(1, -1, *[1] * (rows.ndim - 2)), 0), new[name].to(rows.dtype)])[
-            1:
-        ].transpose(0, 1)
-        for name, rows in past.items()
-    }
+    kept, after = ~new["is_first"], dict[str, Tensor]()
+    for name, rows in past.items():
+        mask = kept.view(1, -1, *[1] * (rows.ndim - 2))
+        # ONNX Runtime cannot replace bools by `masked_fill`.
+        earlier = rows & mask if rows.dtype == torch.bool else rows.masked_fill(~mask, 0)
+        after[name] = torch.cat([earlier, new[name].to(rows.dtype)])[1:].transpose(0, 1)
+    return after
 
 
 def with_history(agent: Any, spec: EnvSpec) -> Agent:

@@ -67,14 +67,14 @@ class LoadedPolicy:
         self.agent = module.Agent(config, self.spec, description["distribution"], torch.Generator())
         self.agent.load_state_dict(state)
         self.agent.requires_grad_(False).eval()
-        self._acting = with_history(self.agent, self.spec)
+        self.acting = with_history(self.agent, self.spec)
         self.obs_keys: tuple[str, ...] = tuple(getattr(self.agent, "keys", self.spec.obs))
         self._masks = self.spec.mask_keys if config.needs_allowed_action else ()
         self._rng = Noise(seed, "policy_eval")
 
     def initial(self, batch_size: int) -> Carry:
         """Return the carry at the start of `batch_size` episodes; () if the policy is feed-forward."""
-        return self._acting.initial(batch_size)
+        return self.acting.initial(batch_size)
 
     def predict(self, obs: Any, greedy: bool = True) -> np.ndarray:
         """Return the actions of a feed-forward policy for observations, in the environment's format.
@@ -139,7 +139,7 @@ class LoadedPolicy:
             raise UserError(f"is_first: expected one value per observation ({count}), got {len(opens)} values")
         form = self.initial(count)
         with torch.no_grad():
-            carry, action, extras = self._acting.act(
+            carry, action, extras = self.acting.act(
                 form if carry is None else carry, batch, torch.from_numpy(opens), self._rng, greedy
             )
             outputs = {"action": self.agent.to_env(action)} | {name: extras[name] for name in SAID if name in extras}

@@ -59,7 +59,7 @@ def allowed_choices(spec: EnvSpec, parameters: Tensor, obs: Obs) -> Tensor:
         True if a choice is allowed.
     """
     masks = [spec.allowed(obs, part, (), torch.cat) for part in range(len(spec.action.choices))]
-    free = [parameters.new_ones((len(parameters), count), dtype=torch.bool) for count in spec.action.choices]
+    free = [parameters.new_ones((parameters.shape[0], count), dtype=torch.bool) for count in spec.action.choices]
     allowed = [every if mask is None else mask for mask, every in zip(masks, free, strict=True)]
     return allowed[0] if len(allowed) == 1 else torch.cat(allowed, -1)
 

@@ -95,7 +95,7 @@ class CompositeHead(nn.Module):
         """Convert the agent's actions [B, A] to environment actions [B, W] float64, within the bounds of the space."""
         pieces = _split(action, self.action.parts)
         converted = [head.to_env(piece) for head, piece in zip(self._heads, pieces, strict=True)]
-        return torch.cat([part.reshape(len(action), -1).double() for part in converted], -1)
+        return torch.cat([part.reshape(action.shape[0], -1).double() for part in converted], -1)
 
     def from_env(self, action: Tensor) -> Tensor:
         """Convert environment actions [B, W] to the agent's actions [B, A] float32; the inverse of `to_env`."""

@@ -166,7 +166,7 @@ class ActionForm:
             values = action.double().clamp(low, high)
         if self._has_closed:
             index, fixed = self._closed(action.device)
-            values = fixed.expand(len(values), -1).index_copy(1, index, values)
+            values = fixed.expand(values.shape[0], -1).index_copy(1, index, values)
         return values.to(getattr(torch, self.action.dtype)).view(-1, *self.action.shape)
 
     def from_env(self, action: Tensor) -> Tensor:

@@ -58,7 +58,7 @@ class Cell(nn.Module):
         Returns:
             Outputs after each row, [L·M, H], and the carry after the last row of each sequence.
         """
-        count = len(carry["h"])
+        count = carry["h"].shape[0]
         rows = self.input_proj(x.to(self.input_proj.weight.dtype)).to(x.dtype)
         xs = {"row": rows.unflatten(0, (-1, count)), "forget": forget.unflatten(0, (-1, count)).unsqueeze(-1)}
         carry, h = scan(self._step, carry, xs, dict(self.carry_proj.named_parameters()))

@@ -64,7 +64,7 @@ class WorldAgent(nn.Module):
         Return the next carry, actions [B, A], and the result of `extras`. `obs` maps observation keys to [B, ...]. If
         `greedy` is true or `rng` is None, nothing is sampled.
         """
-        rssm, actor, count = self.world.rssm, self.actor, len(is_first)
+        rssm, actor, count = self.world.rssm, self.actor, is_first.shape[0]
         noise = None if greedy or rng is None else rssm.noise(rng, count)
         state = ModelState(carry["deter"], carry["stoch"])
         state = rssm.obs_step(

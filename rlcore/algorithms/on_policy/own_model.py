@@ -97,7 +97,7 @@ class OwnModel(nn.Module):
         Returns:
             Features [L·M, F], values [L·M], and the carry after the last row of each sequence.
         """
-        count = len(carry[self.names[0]])
+        count = carry[self.names[0]].shape[0]
         xs = {"obs": self._inputs(obs), "forget": forget}
         rows = map_leaves(lambda x: x.unflatten(0, (-1, count)), xs)
         weights = {**dict(self.net.named_parameters()), **dict(self.net.named_buffers())}

@@ -242,6 +242,26 @@ def test_evaluate_accepts_checkpoint_folder_only_once(trained: Trained, here: Co
     assert path.name in unknown.stderr
 
 
+@pytest.mark.parametrize("source", ["runs/one", "models:/ppo-CartPole-v1@challenger"])
+def test_export_writes_policy_of_runs_and_models(trained: Trained, here: Command, tmp_path: Path, source: str) -> None:
+    done = here("export", source, "--torch", str(tmp_path / "new/policy.pt2"))
+    assert done.returncode == 0, done.stderr
+    assert "  state float32 [N, 4]\n" in done.stdout and "  action int64 [N]\n" in done.stdout
+    assert "on 210 random observations: largest difference" in done.stdout
+    state, module = torch.randn(7, 4), torch.export.load(tmp_path / "new/policy.pt2").module()
+    assert module({"state": state})["action"].tolist() == load_policy(source).predict(state.numpy()).tolist()
+
+
+def test_export_accepts_checkpoint_and_refuses_impossible(trained: Trained, here: Command, tmp_path: Path) -> None:
+    latest, file = trained.run.read_summary()["policy_steps"], tmp_path / "policy.pt2"
+    assert here("export", "runs/one", "--torch", str(file), "--checkpoint", str(latest)).returncode == 0
+    extra = {"shepherd": ""}
+    torch.export.load(file, extra_files=extra)
+    assert json.loads(extra["shepherd"])["policy_steps"] == latest
+    assert_one_sentence(here("export", "runs/one"), "add --onnx policy.onnx, --torch policy.pt2, or both")
+    assert_one_sentence(here("export", "runs/none", "--torch", str(file)), "runs/none: contains no policy")
+
+
 def test_init_from_loads_registered_model_and_records_source(trained: Trained, home: Path, here: Command) -> None:
     uri = "models:/ppo-CartPole-v1@challenger"
     wrong = here("stage", "make-env", "runs/warm", *TINY, "init_from=models:/ppo-CartPol@challenger")

@@ -24,6 +24,7 @@ LINES = [
     "resume runs/a metric.log_every=1",
     "evaluate runs/a --episodes 5 --checkpoint best --round 2 --video",
     "collect runs/a --minari mine-v0 --episodes 5 --checkpoint best --actions greedy --round 1",
+    "export runs/a --onnx a.onnx --torch a.pt2 --checkpoint best",
     "enjoy runs/a --episodes 2",
     "dream runs/a --checkpoint best",
     "config exp=ppo --params",

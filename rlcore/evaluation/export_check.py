@@ -1,0 +1,142 @@
+"""Comparison of an exported policy with the policy itself, on random inputs."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from rlcore import streams
+from rlcore.errors import RunError
+from rlcore.evaluation.exported_policy import GreedyPolicy
+from rlcore.evaluation.loaded_policy import LoadedPolicy
+from rlcore.spec import ArraySpec
+
+Arrays = dict[str, np.ndarray]
+TOLERANCE = 1e-5  # of numbers up to 1; of larger numbers relative to them
+BATCHES = (1, 2, 32)  # sizes of the batches that are compared
+STEPS = 6  # time steps per batch
+CHANGE = 1e-6  # relative change of the weights that shows whether rounding errors decide an action
+CHANGES = 8  # number of random changes
+
+
+class Agreement(NamedTuple):
+    """Result of a comparison.
+
+    Attributes:
+        rows: number of compared observations.
+        undecided: number of further observations for which rounding errors decide the result.
+        difference: largest difference, absolute for numbers up to 1 and relative for larger ones.
+    """
+
+    rows: int
+    undecided: int
+    difference: float
+
+
+def compare(policy: LoadedPolicy, module: GreedyPolicy, run: Callable[[Arrays], Arrays], what: str) -> Agreement:
+    """Compare an exported policy with the policy from which it was exported.
+
+    Observations are random. Each time step of a recurrent policy starts from the carry that the policy itself returned,
+    and some rows start new episodes. A row that differs is ignored if rounding errors decide its result, for example
+    because the two best choices have the same probability up to a rounding error. In this case, random changes of the
+    policy's weights by about a millionth change the result as much.
+
+    Args:
+        policy: trained policy.
+        module: the policy as a function of named tensors; it has the names of the outputs.
+        run: the exported policy, a function from inputs, name -> [N, ...], to outputs.
+        what: name of the exported file, for the error message.
+
+    Returns:
+        The number of compared rows and the largest difference.
+
+    Raises:
+        RunError: If the outputs differ by more than `TOLERANCE`, or have other shapes or dtypes.
+    """
+    rng, others = streams.generator(0, "probe"), list[LoadedPolicy]()
+    rows = undecided = 0
+    largest = 0.0
+    for size in BATCHES:
+        carry = policy.initial_carry(size)
+        for step in range(STEPS):
+            given = random_observations(policy, size, rng)
+            if carry:
+                given |= {"is_first": rng.random(size) < 0.2 if step else np.ones(size, bool), **carry}
+            expected, outputs = policy.exchange(given), run(given)
+            found = {name: outputs[to] for name, to in module.renamed.items()}
+            error = _differences(expected, found, what)
+            if (wrong := error > TOLERANCE).any():
+                others = others or [_change_weights(policy, rng) for _ in range(CHANGES)]
+                changes = np.max([_differences(expected, other.exchange(given), what) for other in others], 0)
+                if (wrong & (changes < error / 2)).any():
+                    raise RunError(
+                        f"{what}: for a random observation, the exported policy differs by {error.max():.2g} from the "
+                        f"policy, but at most {TOLERANCE:g} is allowed; the file was not written"
+                    )
+            rows, undecided = rows + int((~wrong).sum()), undecided + int(wrong.sum())
+            largest = max(largest, float(error[~wrong].max(initial=0)))
+            carry = {name: expected[name] for name in carry}
+    if rows < undecided:
+        raise RunError(
+            f"{what}: rounding errors decide {undecided} of {rows + undecided} actions, so the exported policy cannot "
+            "be compared with the policy; the file was not written; train the policy for longer"
+        )
+    return Agreement(rows, undecided, largest)
+
+
+def random_observations(policy: LoadedPolicy, rows: int, rng: np.random.Generator) -> Arrays:
+    """Draw observations, key -> [rows, ...], for all keys that the policy reads; their action masks allow an action."""
+    specs = {key: policy.spec.obs[key] for key in policy.obs_keys}
+    obs = {key: _draw(spec, rows, rng) for key, spec in specs.items()}
+    masks = {key: obs[key] for key in policy.spec.mask_keys if key in obs}
+    if masks and (nothing := policy.spec.nothing_allowed(masks, np.concatenate)) is not None:
+        for mask in masks.values():
+            mask[nothing] = 1
+    return obs
+
+
+def _draw(spec: ArraySpec, rows: int, rng: np.random.Generator) -> np.ndarray:
+    shape = (rows, *spec.shape)
+    if spec.n is not None:
+        return rng.integers(spec.start, spec.start + spec.n, shape).astype(spec.dtype)
+    if spec.kind == "mask":
+        return (rng.random(shape) < 0.7).astype(spec.dtype)
+    if spec.dtype == "bool":
+        return rng.random(shape) < 0.5
+    low, high = spec.bounds or (None, None)
+    if np.dtype(spec.dtype).kind in "iu":
+        info = np.iinfo(spec.dtype)
+        least, most = (default if edge is None else int(edge) for default, edge in ((-128, low), (255, high)))
+        return rng.integers(max(info.min, least), min(info.max, most), shape, endpoint=True).astype(spec.dtype)
+    if low is not None and high is not None and high - low < 1000:
+        return rng.uniform(low, high, shape).astype(np.float32).astype(spec.dtype)
+    scale = 10 ** rng.uniform(-2, 1, (rows, *[1] * len(spec.shape)))
+    return np.clip(rng.standard_normal(shape) * scale, low, high).astype(np.float32).astype(spec.dtype)
+
+
+def _differences(expected: Mapping[str, np.ndarray], found: Mapping[str, np.ndarray], what: str) -> np.ndarray:
+    """Return the largest difference in each row, [N]; absolute for numbers up to 1 and relative for larger ones."""
+    errors = list[np.ndarray]()
+    for name, wanted in expected.items():
+        if found[name].shape != wanted.shape or found[name].dtype != wanted.dtype:
+            forms = [f"{array.dtype} {list(array.shape)}" for array in (found[name], wanted)]
+            raise RunError(f"{what}: the output {name!r} is {forms[0]} instead of {forms[1]}; the file was not written")
+        x, y = (array.astype(np.float64).reshape(len(wanted), -1) for array in (found[name], wanted))
+        same = (x == y) | (np.isnan(x) & np.isnan(y))
+        with np.errstate(invalid="ignore"):
+            error = np.where(same, 0, np.abs(x - y) / np.maximum(1, np.abs(y)))
+        errors.append(np.nan_to_num(error, nan=np.inf).max(1, initial=0))
+    return np.max(errors, 0)
+
+
+def _change_weights(policy: LoadedPolicy, rng: np.random.Generator) -> LoadedPolicy:
+    """Return a copy of a policy whose weights are changed at random by about a millionth."""
+    policy, generator = copy.deepcopy(policy), torch.Generator().manual_seed(int(rng.integers(1 << 31)))
+    for weight in policy.agent.parameters():
+        if weight.is_floating_point():
+            weight.data *= 1 + CHANGE * torch.randn(weight.shape, generator=generator)
+    return policy
