@@ -137,7 +137,7 @@ class Agent(ActorCritic):
             value = self.critic(features).squeeze(-1)
         if clock is not None and self.period is not None:
             clock = torch.where(forget, 1, clock + 1) % self.period
-            state = {**state, CLOCK: clock[-len(next(iter(state.values()))) :]}
+            state = {**state, CLOCK: clock.unflatten(0, (-1, next(iter(state.values())).shape[0]))[-1]}
         return self.policy(features, obs), value, state
 
     def forward(self, obs: Seen) -> tuple[Policy, Tensor]:
