@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import os
 import platform
 import re
@@ -44,6 +45,7 @@ def project() -> dict:
     return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
+@functools.cache
 def locked() -> dict[str, list[tuple[Requirement, int]]]:
     """Return the pins of each package with their number of hashes."""
     pins: dict[str, list[tuple[Requirement, int]]] = {}

@@ -140,18 +140,10 @@ def count_preset(exp: str, ends: bool) -> dict[str, int]:
 
 def main() -> None:
     Distribution.set_default_validate_args(False)  # like its command: γ is not a sample of a Bernoulli variable
-    content: dict[str, np.ndarray] = {}
-    for name, changes in VARIANTS.items():
-        content |= make(name, changes)
     names = ("dreamer_v1", "dreamer_v1_benchmarks")
-    facts = {
-        "common": COMMON,
-        "variants": VARIANTS,
-        "choices": CHOICES,
-        "sizes": {name: count_preset(name, ends=name == "dreamer_v1") for name in names},
-        "presets": {name: leaves(name) for name in names},
-    }
-    write("dreamer_v1", content, facts)
+    sizes = {name: count_preset(name, ends=name == "dreamer_v1") for name in names}
+    presets = {name: leaves(name) for name in names}
+    write("dreamer_v1", make, COMMON, VARIANTS, choices=CHOICES, sizes=sizes, presets=presets)
 
 
 if __name__ == "__main__":

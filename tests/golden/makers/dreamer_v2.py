@@ -163,18 +163,9 @@ def count_preset(exp: str) -> dict[str, int]:
 
 def main() -> None:
     Distribution.set_default_validate_args(False)  # like its command: γ is not a sample of a Bernoulli variable
-    content = decayed()
-    for name, changes in VARIANTS.items():
-        content |= make(name, changes)
     names = ("dreamer_v2", "dreamer_v2_ms_pacman", "dreamer_v2_benchmarks", "dreamer_v2_crafter")
-    facts = {
-        "common": COMMON,
-        "variants": VARIANTS,
-        "choices": CHOICES,
-        "sizes": {name: count_preset(name) for name in names},
-        "presets": {name: leaves(name) for name in names},
-    }
-    write("dreamer_v2", content, facts)
+    sizes, presets = {name: count_preset(name) for name in names}, {name: leaves(name) for name in names}
+    write("dreamer_v2", make, COMMON, VARIANTS, decayed(), choices=CHOICES, sizes=sizes, presets=presets)
 
 
 if __name__ == "__main__":

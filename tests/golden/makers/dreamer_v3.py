@@ -7,7 +7,6 @@ dreamer_v3_fixtures.json    overrides of each variant, under SheepRL's and our n
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 from unittest import mock
 
@@ -29,7 +28,7 @@ from tests.golden.makers.sheeprl_dreamers import (
     batch,
     build,
     compose,
-    count,
+    count_size,
     draw_normals,
     leaves,
     noise_of,
@@ -111,31 +110,11 @@ def make(name: str, changes: dict[str, Any]) -> dict[str, np.ndarray]:
     return results(name, nvec, data, modules, (loss, policy_loss, value_loss), others)
 
 
-def count_size(size: str) -> dict[str, int]:
-    """Return the number of parameters of a size, without allocation."""
-    numbers = mock.patch.object(torch, "tensor", functools.partial(torch.tensor, device="cpu"))  # widths are computed
-    stays = mock.patch.object(torch.nn.Module, "to", lambda self, *_, **__: self)
-    cfg = compose("dreamer_v3", {"algo": f"dreamer_v3_{size}"})
-    with torch.device("meta"), numbers, stays:
-        return count(theirs, cfg)
-
-
 def main() -> None:
-    content: dict[str, np.ndarray] = {}
-    for name, changes in VARIANTS.items():
-        content |= make(name, changes)
-    sizes = {size: count_size(size) for size in ("XS", "S", "M", "L", "XL")}
+    sizes = {size: count_size(theirs, "dreamer_v3", size) for size in ("XS", "S", "M", "L", "XL")}
     names = ("dreamer_v3", "dreamer_v3_100k_ms_pacman", "dreamer_v3_100k_boxing", "dreamer_v3_benchmarks")
     presets = {name: leaves(name) for name in names}
-    facts = {
-        "common": COMMON,
-        "variants": VARIANTS,
-        "nvec": NVEC,
-        "scales": SCALES,
-        "sizes": sizes,
-        "presets": presets,
-    }
-    write("dreamer_v3", content, facts)
+    write("dreamer_v3", make, COMMON, VARIANTS, nvec=NVEC, scales=SCALES, sizes=sizes, presets=presets)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ dreamer_v3_5_fixtures.json  overrides of each variant, under SheepRL's and our n
 
 from __future__ import annotations
 
-import functools
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -35,7 +34,7 @@ from tests.golden.makers.sheeprl_dreamers import (
     batch,
     build,
     compose,
-    count,
+    count_size,
     noise_of,
     results,
     write,
@@ -141,21 +140,11 @@ def make(name: str, changes: dict[str, Any]) -> dict[str, np.ndarray]:
     }
 
 
-def count_size(size: str) -> dict[str, int]:
-    """Return the number of parameters of a size, without allocation."""
-    numbers = mock.patch.object(torch, "tensor", functools.partial(torch.tensor, device="cpu"))
-    stays = mock.patch.object(torch.nn.Module, "to", lambda self, *_, **__: self)
-    with torch.device("meta"), numbers, stays:
-        return count(theirs, compose("dreamer_v3_5", {"algo": f"dreamer_v3_5_{size}"}))
-
-
 def main() -> None:
-    content: dict[str, np.ndarray] = {}
-    for name, changes in VARIANTS.items():
-        content |= make(name, changes)
-    sizes = {size: count_size(size) for size in ("1M", "12M", "25M", "50M", "100M", "200M", "400M")}
-    facts = {"common": COMMON, "variants": VARIANTS, "nvec": NVEC, "scales": SCALES, "sizes": sizes}
-    write("dreamer_v3_5", content, facts)
+    sizes = {
+        size: count_size(theirs, "dreamer_v3_5", size) for size in ("1M", "12M", "25M", "50M", "100M", "200M", "400M")
+    }
+    write("dreamer_v3_5", make, COMMON, VARIANTS, nvec=NVEC, scales=SCALES, sizes=sizes)
 
 
 if __name__ == "__main__":

@@ -116,10 +116,7 @@ def make(name: str, changes: dict[str, Any]) -> dict[str, np.ndarray]:
 
 
 def main() -> None:
-    content: dict[str, np.ndarray] = {}
-    for name, changes in VARIANTS.items():
-        content |= make(name, changes)
-    write("p2e", content, {"common": COMMON, "variants": VARIANTS, "nvec": NVEC, "scales": SCALES})
+    write("p2e", make, COMMON, VARIANTS, nvec=NVEC, scales=SCALES)
 
 
 if __name__ == "__main__":

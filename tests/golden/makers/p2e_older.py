@@ -9,6 +9,7 @@ p2e_dv2_fixtures.json
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 from unittest import mock
 
@@ -123,10 +124,7 @@ def main() -> None:
     Distribution.set_default_validate_args(False)  # like its command: γ is not a sample of a Bernoulli variable
     torch.set_default_dtype(torch.float64)  # Fabric converts the outputs of its modules to this type
     for version, variants in VARIANTS.items():
-        content: dict[str, np.ndarray] = {}
-        for name, changes in variants.items():
-            content |= make(version, name, changes)
-        write(version, content, {"common": COMMON[version], "variants": variants, "choices": CHOICES})
+        write(version, functools.partial(make, version), COMMON[version], variants, choices=CHOICES)
 
 
 if __name__ == "__main__":

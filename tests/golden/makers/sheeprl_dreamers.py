@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
@@ -141,6 +143,15 @@ def count(theirs: ModuleType, cfg: Any) -> dict[str, int]:
     return {name: sum(p.numel() for p in module.parameters()) for name, module in parts.items()}
 
 
+def count_size(theirs: ModuleType, version: str, size: str) -> dict[str, int]:
+    """Return the number of parameters of a size of V3 or V3.5, without allocation."""
+    numbers = mock.patch.object(torch, "tensor", functools.partial(torch.tensor, device="cpu"))  # widths are computed
+    stays = mock.patch.object(torch.nn.Module, "to", lambda self, *_, **__: self)
+    cfg = compose(version, {"algo": f"{version}_{size}"})
+    with torch.device("meta"), numbers, stays:
+        return count(theirs, cfg)
+
+
 def results(
     name: str,
     nvec: tuple[int, ...],
@@ -188,7 +199,26 @@ def noise_of(observed: Tensor, samples: Samples, nvec: tuple[int, ...]) -> dict[
     return found | {f"noise/choice{i}": torch.cat(choices[i :: len(nvec)]) for i in range(len(nvec))}
 
 
-def write(name: str, content: dict[str, np.ndarray], facts: dict[str, Any]) -> None:
-    """Write the golden values of a version and their settings."""
+def write(
+    name: str,
+    make: Callable[[str, dict[str, Any]], dict[str, np.ndarray]],
+    common: dict[str, Any],
+    variants: dict[str, dict[str, Any]],
+    content: dict[str, np.ndarray] | None = None,
+    **facts: Any,
+) -> None:
+    """Write the golden values of a version, and their settings.
+
+    Args:
+        name: the version.
+        make: function (name of a variant, its overrides) -> arrays.
+        common: overrides of all variants.
+        variants: name of a variant -> its further overrides.
+        content: further arrays.
+        **facts: further settings.
+    """
+    content = dict(content or {})
+    for variant, changes in variants.items():
+        content |= make(variant, changes)
     write_arrays(name, content)
-    write_settings(name, facts | versions("sheeprl", "torch"))
+    write_settings(name, {"common": common, "variants": variants} | facts | versions("sheeprl", "torch"))
