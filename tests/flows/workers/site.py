@@ -78,7 +78,13 @@ class Site:
 
     def prefect(self, *words: str, code: int = 0) -> str:
         """Run a `prefect` command with the variables of .env; it must exit with `code`."""
-        command = [str(Path(sys.executable).with_name("prefect")), *words]
+        return self._run([str(Path(sys.executable).with_name("prefect")), *words], code)
+
+    def python(self, *words: str) -> str:
+        """Run Python with the variables of .env; it must succeed."""
+        return self._run([sys.executable, *words], 0)
+
+    def _run(self, command: list[str], code: int) -> str:
         loaded = {name: value for name, value in self.dotenv().items() if value is not None}
         own = self.variables | loaded | {"PREFECT_HOME": str(self.home / ".shepherd/prefect")}
         done = run_command(command, cwd=self.home, env=own, text=True)

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
@@ -212,6 +213,38 @@ def test_flow_run_config_error_fails_with_message(site: Site) -> None:
     assert message.startswith("env.id=CartPol-v1: no such environment; did you mean 'CartPole-v1'?")
     wait_for(lambda: not site.processes("prefect.engine"), "the end of its process", every=0.1)
     assert "Traceback" not in (site.home / ".shepherd/servers/worker-local.log").read_text()
+
+
+def test_notification_guide_reports_ended_and_failed_runs(site: Site, tmp_path: Path) -> None:
+    page = (processes.ROOT / "docs/notifications.md").read_text()
+    (code,) = re.findall(r"^```python\n# notify.py\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    received = list[str]()
+
+    class Webhook(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            received.append(json.loads(self.rfile.read(int(self.headers["Content-Length"])))["text"])
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, format: str, *values: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Webhook) as server, ThreadPoolExecutor(1) as serving:
+        serving.submit(server.serve_forever)
+        try:
+            url = "https://hooks.slack.com/services/..."
+            assert url in code
+            (tmp_path / "notify.py").write_text(code.replace(url, f"http://127.0.0.1:{server.server_port}"))
+            site.python(str(tmp_path / "notify.py"))
+            flow_runs = [site.submit("env.id=CartPol-v1"), site.submit(*SMALL, "algo.total_steps=512")]
+            states = [site.ended(flow_run) for flow_run in flow_runs]
+            assert [state for state, _ in states] == ["FAILED", "COMPLETED"]
+            names = [site.ask(f"flow_runs/{flow_run}")["name"] for flow_run in flow_runs]
+            wanted = {f"{name}: {state.title()}\n{text}" for name, (state, text) in zip(names, states, strict=True)}
+            wait_for(lambda: wanted <= {*received}, f"the messages; received: {received}", 60, every=0.3)
+        finally:
+            site.prefect("automation", "delete", "a run has ended")
+            server.shutdown()
 
 
 def test_compare_flow_run_ends_with_verdict(site: Site) -> None:
