@@ -177,7 +177,7 @@ def test_run_directory_page_lists_every_file(trained: Trained) -> None:
 
     assert not [path for path in left if not any(has(name, path) for name in names)]
     others = {"code.diff", "checkpoints/chunks/", "metrics.csv", "original.json", "reproduction.json", "set_aside/*/"}
-    others |= {".lease", ".prune"}  # written by other algorithms, loggers and commands
+    others |= {".lease", ".prune", ".logger/", "wandb/"}  # written by other algorithms, loggers and commands
     assert {name for name in names if not any(has(name, path) for path in left)} <= others
     assert others <= set(names)
 
