@@ -5,12 +5,15 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+import yaml
 
 from flows.report.command_lines import short_path
 from flows.runs.run_list import ListedRun, list_runs
 from rlcore.config.values import at
-from rlcore.errors import UserError
+from rlcore.errors import UserError, first_line
 from rlcore.store.events import read_events
 from rlcore.store.series import lines
 
@@ -57,7 +60,13 @@ def load_frames(chosen: str, root: str, keys: Sequence[str] = (), metrics: Seque
     import pandas as pd
 
     runs = list_runs(chosen, root)
-    configs = {one.run.path: one.run.read_config() for one in runs} if keys else {}
+    configs: dict[Path, dict[str, Any]] = {}
+    for one in runs if keys else ():
+        try:
+            configs[one.run.path] = one.run.read_config()
+        except (UserError, OSError, ValueError, yaml.YAMLError) as error:  # a damaged run does not hide the others
+            log.warning("run left out: %s: %s", one.run.config, first_line(error))
+    runs = [one for one in runs if not keys or one.run.path in configs]
     missing = object()
     for key in keys:
         if runs and all(at(config, key, missing) is missing for config in configs.values()):
@@ -74,7 +83,8 @@ def load_frames(chosen: str, root: str, keys: Sequence[str] = (), metrics: Seque
     if not frames:
         empty = pd.MultiIndex.from_arrays([[], []], names=("run", "policy_steps"))
         return RunFrames(summaries, pd.DataFrame(index=empty, columns=list(metrics or ())))
-    return RunFrames(summaries, pd.concat(frames, names=["run", "policy_steps"]))
+    joined = pd.concat(frames, names=["run", "policy_steps"])
+    return RunFrames(summaries, joined if metrics is None else joined.reindex(columns=list(metrics)))
 
 
 def _series(line: Iterable[tuple[int, float]]) -> pd.Series:

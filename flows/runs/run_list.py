@@ -116,9 +116,8 @@ def list_runs(chosen: str, root: str) -> list[ListedRun]:
     sweep = Path(root, "sweeps", chosen).absolute()
     if exact := [one for one in runs if one.group == chosen or sweep in one.run.path.parents]:
         return exact
-    if os.path.isdir(typed):
-        return _read_folders(chosen, [typed])
-    if found := [one for one in runs if one.contains(chosen)]:
+    folder = _newest_first(_read_below(Path(typed))) if os.path.isdir(typed) else []
+    if found := folder or [one for one in runs if one.contains(chosen)]:
         return found
     known = sorted({text for one in runs for text in (one.group, one.algo, one.env_id, one.status) if text})
     raise UserError(

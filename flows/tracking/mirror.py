@@ -39,7 +39,7 @@ DONE, FAILED = b"+", b"-"
 
 
 def mirror_in_background(run: RunDirectory, every: float = 30.0, last: bool = False) -> None:
-    """Request an update of a run's tracking backends (MLflow, TensorBoard, CSV), without waiting for it.
+    """Request an update of a run's tracking backends (MLflow, TensorBoard, CSV, W&B), without waiting for it.
 
     Another process, the mirror process, copies the event log to the backends. No request is sent if the last one is
     unanswered or was sent less than `every` seconds ago. This loses no data, because each update copies everything that
@@ -57,7 +57,7 @@ def mirror_in_background(run: RunDirectory, every: float = 30.0, last: bool = Fa
 
 
 def finish_mirror(run: RunDirectory, timeout: float = 120.0) -> bool:
-    """Update a run's tracking backends (MLflow, TensorBoard, CSV) at the end of the run; wait until they are complete.
+    """Update a run's tracking backends (MLflow, TensorBoard, CSV, W&B) at its end; wait until they are complete.
 
     Usually a mirror process (a process that copies event logs to the backends) makes the update. If a short run has not
     started one, the calling process makes the update, because it has already imported MLflow to register the model.
@@ -100,7 +100,7 @@ def _finish_here(run: RunDirectory, timeout: float) -> bool:
 
 @run_before_exit
 def settle() -> None:
-    """Wait until the processes that copy event logs to MLflow have answered all requests, then end them.
+    """Wait until the processes that copy event logs to the tracking backends have answered all requests, then end them.
 
     The wait is at most 60 s, or 8 s after an interruption. None of these processes continues after the end of the
     command that started it.
@@ -114,7 +114,7 @@ def settle() -> None:
 
 
 class Mirror:
-    """Client of a process that copies event logs to the tracking backends (MLflow, TensorBoard, CSV).
+    """Client of a process that copies event logs to the tracking backends (MLflow, TensorBoard, CSV, W&B).
 
     It sends requests to update the backends of one run, and reads the answers.
     """
@@ -159,7 +159,7 @@ class Mirror:
         return self._complete
 
     def end(self) -> None:
-        """Close the connection, and kill the process that copies event logs to MLflow, unless other runs share it.
+        """Close the connection, and kill the mirror process, unless other runs share it.
 
         If an answer is missing, a line in run.log states that the backends are not up to date.
         """
@@ -179,7 +179,7 @@ class Mirror:
 
 @contextmanager
 def share_mirror(folder: Path) -> Iterator[None]:
-    """Context manager that starts a mirror process, which copies event logs to MLflow, for several processes.
+    """Context manager that starts a mirror process for several processes; it copies event logs to the backends.
 
     Args:
         folder: private folder for the socket. A process whose `flows.settings.warm_folder()` is this folder uses this
@@ -228,7 +228,7 @@ def _serving(connection: socket.socket) -> subprocess.Popen[bytes]:
 
 
 def _connect(folder: Path | None) -> socket.socket | None:
-    """Connect to the shared mirror process (it copies event logs to MLflow) whose socket is in a folder.
+    """Connect to the shared mirror process (it copies event logs to the tracking backends) whose socket is in a folder.
 
     Return None if there is none, or if it was started with other MLflow settings than this process.
     """
@@ -244,7 +244,7 @@ def _connect(folder: Path | None) -> socket.socket | None:
 
 
 def _address(folder: Path) -> Path:
-    """Return the path of the socket of the shared mirror process (it copies event logs to MLflow) in a folder.
+    """Return the path of the socket of the shared mirror process in a folder.
 
     The name contains a hash of the environment variables that select MLflow's database or server, so that only
     processes with equal settings share a mirror process.
@@ -268,7 +268,7 @@ _MIRRORS: dict[str, Mirror] = {}
 
 
 def _mirror_of(run: RunDirectory) -> Mirror:
-    """Return the client of a run's mirror process, which copies event logs to MLflow.
+    """Return the client of a run's mirror process, which copies event logs to the tracking backends.
 
     Create a new client if there is none, or if the last update failed.
     """
@@ -285,8 +285,8 @@ def main(arguments: list[str]) -> int:
 
     Args:
         arguments: run directories; or `--on-request` and the file descriptor of a socket. In the second case, this is a
-            mirror process, which copies event logs to MLflow on request: each request on the socket names a run, and is
-            answered with `+`, or with `-` after a failure.
+            mirror process, which copies event logs to the tracking backends on request: each request on the socket
+            names a run, and is answered with `+`, or with `-` after a failure.
 
     Returns:
         Exit code: 1 if the update of a run failed. Its run.log then contains the reason.
@@ -327,18 +327,22 @@ def update_or_warn(run: RunDirectory, last: bool = True) -> bool:
 
     `last` closes the run's logger (`flows.tracking.loggers`).
     """
-    sent = True
+    updated = _update_backends_or_warn(run)  # first, because it does not wait for a server of a logger
     try:
         send_points(run, last)
     except (RunError, UserError, OSError) as error:
         _note_failure(run, f"not all points were sent: {error}", "")
-        sent = False
+        return False
+    return updated
+
+
+def _update_backends_or_warn(run: RunDirectory) -> bool:
     reason = ""
     for pause in (0, 1, 3):  # another process may have locked SQLite
         time.sleep(pause)
         try:
             update_backends(run)
-            return sent
+            return True
         except (RunError, UserError, OSError) as error:  # a retry would fail too
             reason = str(error)
             break

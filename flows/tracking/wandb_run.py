@@ -22,7 +22,7 @@ from rlcore.store.events import COMPLETE
 KEY, MODE, ADDRESS = "WANDB_API_KEY", "WANDB_MODE", "WANDB_BASE_URL"
 CREDENTIALS = (KEY, "WANDB_IDENTITY_TOKEN_FILE")
 CLOUD = "https://api.wandb.ai"
-TIMEOUT = 60.0  # seconds for the first contact with the server
+TIMEOUT = 60.0  # seconds for the first contact with the server, and for the upload of the last points
 
 
 class WandbRun:
@@ -63,14 +63,19 @@ class WandbRun:
                 disable_code=True,  # the lineage of the run has the commit and the changes
                 disable_git=True,
                 init_timeout=TIMEOUT,
+                finish_timeout=TIMEOUT,  # by default, `finish` waits for the server without limit
             ),
         )
         self._run.define_metric("policy_steps", hidden=True)
         self._run.define_metric("*", step_metric="policy_steps")
         self.received = None if offline else self._run.starting_step
         self._step = sent if self.received is None else min(sent, self.received)
-        files = shlex.quote(short_path(Path(self._run.dir).parent))
-        self.address = f"wandb sync {'--append ' if sent else ''}{files}" if offline else self._run.url
+        self.address: str | None = None  # WANDB_MODE=disabled writes and sends nothing
+        if mode == "offline":
+            files = shlex.quote(short_path(Path(self._run.dir).parent))
+            self.address = f"wandb sync {'--append ' if sent else ''}{files}"
+        elif mode == "online":
+            self.address = self._run.url
 
     def log(self, policy_steps: int, values: Mapping[str, float], time: float) -> None:
         """Send the metrics of one point."""

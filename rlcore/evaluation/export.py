@@ -143,7 +143,7 @@ def _write_onnx(
     onnxruntime: Any = import_module("onnxruntime")  # an optional dependency
 
     if sum(weight.nbytes for weight in program.state_dict.values()) > ONNX_LIMIT:
-        raise ValueError("its weights exceed 2 GB, the limit of an ONNX file; use --torch")
+        raise UserError(f"{path}: the weights exceed 2 GB, the limit of an ONNX file; use --torch")
     shapes = ({column.name: {0: BATCH} for column in module.inputs},)
     inputs, outputs = ([column.name for column in columns] for columns in (module.inputs, module.outputs))
     converted: Any = torch.onnx.export(

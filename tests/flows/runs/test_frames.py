@@ -52,6 +52,16 @@ def test_curves_have_one_column_for_each_metric(runs: tuple[RunDirectory, RunDir
     chosen = load_runs("low", metrics=["Evaluation/greedy_mean"]).curves
     assert list(chosen.columns) == ["Evaluation/greedy_mean"]
     assert len(chosen) == 1
+    both = load_runs("low", metrics=["Rewards/rew_avg", "Loss/none"]).curves
+    assert list(both.columns) == ["Rewards/rew_avg", "Loss/none"]
+
+
+def test_run_with_damaged_config_does_not_hide_others(
+    runs: tuple[RunDirectory, RunDirectory], caplog: pytest.LogCaptureFixture
+) -> None:
+    runs[1].config.write_text("algo: [")
+    assert list(load_runs(keys=[LR]).summaries.index) == ["runs/a"]
+    assert "runs/b/config.yaml" in caplog.text
 
 
 def test_frames_of_no_runs_are_empty(tmp_path: Path) -> None:
