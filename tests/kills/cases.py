@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rlcore.store.directory import RunDirectory
+from rlcore.train.run_trainer import RunTrainer
 from tests.processes import NO_STORE, shepherd
 from tests.runs import (
     COMPILED,
@@ -152,9 +153,11 @@ ALGORITHMS = {
     "p2e_dv2_exploration": DREAMER_V2 | PLAN2EXPLORE | {"algo": "p2e_dv2_exploration"},
     "p2e_dv3_exploration": DREAMER | PLAN2EXPLORE | {"algo": "p2e_dv3_exploration"},
     "p2e_dv3_5_exploration": DREAMER_V3_5 | PLAN2EXPLORE | {"algo": "p2e_dv3_5_exploration"},
+    "p2e_dv3_finetuning": DREAMER | PLAN2EXPLORE | {"algo": "p2e_dv3_finetuning"},
     "sac_ae": SAC_AE,
     "reinforce": REINFORCE,
 }
+SOURCES = {"p2e_dv3_finetuning": "p2e_dv3_exploration"}  # algorithm of the run from which another one starts
 # Keys that an environment needs in addition to `LEARNING`: a custom class, engines of suites, and a game
 # on the engines of the tests.
 NEEDED = {
@@ -245,7 +248,21 @@ class Case:
             importlib.import_module(plugin)
         if "flow" in self.mode:
             return RunDirectory(folder)
-        return prepare(folder, self.env_id, **self.settings())
+        return prepare(folder, self.env_id, **self.settings() | self.source(folder.parent))
+
+    def source(self, home: Path) -> dict[str, str]:
+        """Return keys of the run from which this run starts, a short one in `home`; {} if it starts from none."""
+        if self.algo not in SOURCES:
+            return {}
+        run = RunDirectory(home / "source")
+        if not run.config.exists():
+            keys = Case(self.env_id, "in-process", SOURCES[self.algo]).settings() | {"total_steps": 192}
+            trainer = RunTrainer(prepare(run.path, self.env_id, **keys))
+            trainer.training.advance(192, lambda metrics: False)
+            trainer.save()
+            trainer.close()
+        path = str(run.checkpoints / "192")
+        return {"init_from": path, "buffer__load_from": path}
 
     def command(self, run: RunDirectory) -> list[str]:
         """Return the command that starts or resumes the run."""
@@ -277,6 +294,7 @@ OTHERS = {
     "p2e_dv2_exploration": "CartPole-v1",
     "p2e_dv3_exploration": "Pendulum-v1",
     "p2e_dv3_5_exploration": "CartPole-v1",
+    "p2e_dv3_finetuning": "Pendulum-v1",
     "sac_ae": "known/Dot-v0",
     "sac": "Pendulum-v1",
     "droq": "Pendulum-v1",

@@ -60,5 +60,10 @@ def test_killed_exploration_resumes_to_same_bits(tmp_path: Path) -> None:
 
 
 @soak
+def test_killed_fine_tuning_resumes_to_same_bits(tmp_path: Path) -> None:
+    check("Pendulum-v1", ("in-process",), tmp_path, "p2e_dv3_finetuning")
+
+
+@soak
 def test_killed_sac_ae_on_images_resumes_to_same_bits(tmp_path: Path) -> None:
     check("known/Dot-v0", ("in-process",), tmp_path, "sac_ae")
