@@ -47,7 +47,7 @@ def config(algo: str, *overrides: str) -> RunConfig:
     [
         conformance.interrupted_equals_uninterrupted,
         conformance.a_loaded_policy_acts_alike,
-        conformance.compiled_equals_eager,
+        pytest.param(conformance.compiled_equals_eager, marks=heavy),
     ],
     ids=lambda check: check.__name__,
 )

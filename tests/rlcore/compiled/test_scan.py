@@ -333,7 +333,6 @@ def test_scan_refuses_captured_parameters() -> None:
         machine_code.trace(function, [weight, rows])
 
 
-@always
 @pytest.mark.slow
 def test_scan_machine_code_has_gradient_of_unread_parameters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Regression: Inductor treated the initial zeros of a loop as dead memory, but the loop returned them."""
