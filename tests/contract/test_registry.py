@@ -263,7 +263,8 @@ def test_resume_larger_budget_matches_longer_run(algo: str) -> None:
 def test_half_precision_keeps_losses_in_float32(algo: str, env_id: str, precision: str) -> None:
     training = small(algo, env_id, precision=precision)
     steps, _ = training.collector.collect(24)
-    assert {value.dtype for value in steps.extras.values()} <= {torch.float32}
+    states = getattr(training.learner.agent, "stored", {})  # Dreamer V3.5 stores its model states in fewer bytes
+    assert {value.dtype for name, value in steps.extras.items() if name not in states} <= {torch.float32}
     before = training.weights()
     seen = []
 

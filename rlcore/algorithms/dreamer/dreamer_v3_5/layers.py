@@ -32,7 +32,7 @@ class RMSNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply RMSNorm and activation to x [..., size]; the dtype is unchanged."""
-        return self.act(self.norm(x).to(x.dtype))
+        return self.act(self.norm(x.to(self.norm.weight.dtype)).to(x.dtype))  # else torch warns of unlike dtypes
 
 
 class ChannelNorm(RMSNorm):
