@@ -228,7 +228,7 @@ def _serving(connection: socket.socket) -> subprocess.Popen[bytes]:
 
 
 def _connect(folder: Path | None) -> socket.socket | None:
-    """Connect to the shared mirror process (it copies event logs to the tracking backends) whose socket is in a folder.
+    """Connect to the shared mirror process (it copies event logs to the backends) that has a socket in this folder.
 
     Return None if there is none, or if it was started with other MLflow settings than this process.
     """

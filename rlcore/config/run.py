@@ -1,6 +1,7 @@
 """Complete config of a run, and the base class of its group `algo`.
 
-Both are in one file because a run's config contains the config of its algorithm, whose methods take the run's config.
+Both are in one file because a run's config contains the config of its algorithm, and methods of the latter take the
+run's config.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ VECTORS = frozenset({"vector", "goal"})  # kinds of observation keys that are co
 
 
 class SourceRules(Protocol):
-    """Rules for the run from whose networks the runs of a fine-tuning algorithm start (`init_from`)."""
+    """Rules for the run (`init_from`) that gives a fine-tuning run its networks."""
 
     def check(
         self,
@@ -116,7 +117,7 @@ class AlgorithmConfig:
         """
 
     def notices(self, run: RunConfig) -> Iterator[str]:
-        """Yield messages for the user about keys whose effect differs from what a user would expect."""
+        """Yield messages for the user about keys with effects that a user would not expect."""
         return iter(())
 
     @property
@@ -208,7 +209,7 @@ class AlgorithmConfig:
         return self.iterations(width) * self.collect_length * width
 
 
-# Config class of an algorithm. `RunConfig` alone means a config whose algorithm is known only when the program runs.
+# Config class of an algorithm. `RunConfig` alone: the algorithm is known only when the program runs.
 Algo_co = TypeVar("Algo_co", bound=AlgorithmConfig, default=AlgorithmConfig, covariant=True)
 
 

@@ -134,7 +134,7 @@ def _differences(expected: Mapping[str, np.ndarray], found: Mapping[str, np.ndar
 
 
 def _change_weights(policy: LoadedPolicy, rng: np.random.Generator) -> LoadedPolicy:
-    """Return a copy of a policy whose weights are changed at random by about a millionth."""
+    """Return a copy of a policy with weights changed at random by about a millionth."""
     policy, generator = copy.deepcopy(policy), torch.Generator().manual_seed(int(rng.integers(1 << 31)))
     for weight in policy.agent.parameters():
         if weight.is_floating_point():

@@ -54,7 +54,7 @@ class LastEvents:
             self._data.close()
 
     def last(self, kind: str, after: int = 0) -> Event | None:
-        """Return the last event of a kind whose line starts at byte `after` or later; None if there is none."""
+        """Return the last event of a kind that starts at byte `after` or later; None if there is none."""
         found = self._find(kind, len(self._data), after)
         return found[1] if found else None
 

@@ -91,7 +91,7 @@ class WorldAgent(nn.Module):
         return {}
 
     def with_actor(self, actor: LatentActor) -> Self:
-        """Return an agent with this world model and another actor, whose form is that of this agent's actor."""
+        """Return an agent with this world model and another actor of the same form as this agent's actor."""
         agent = copy.copy(self)
         agent._modules = self._modules.copy()
         agent.actor = actor

@@ -140,7 +140,7 @@ class Behavior(DreamerBehavior):
             return critic.reward(Imagined(feat, batch.before[1:], batch.before[1:]))
 
     def replay_loss(self, critic: Critic, feat: Tensor, batch: Segment, bootstrap: Tensor) -> Tensor:
-        """Compute the loss of a critic on a replayed sequence, whose λ-returns bootstrap from imagined ones.
+        """Compute the loss of a critic on a replayed sequence; its λ-returns bootstrap from imagined ones.
 
             R_t = r_t+1 + γ c_t+1 ((1 - λ) R'_t+1 + λ R_t+1)        R_L = R'_L
 

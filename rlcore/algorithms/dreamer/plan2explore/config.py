@@ -121,5 +121,5 @@ def check_critics(critics: Mapping[str, Any], prefix: str) -> None:
 
 
 def absent_parts(critics: Mapping[str, Any]) -> frozenset[str]:
-    """Return the names in `CRITIC_PARTS` whose critic is not trained, because its weight is 0 or it is not listed."""
+    """Return the names in `CRITIC_PARTS` of critics that are not trained: with weight 0, or not listed."""
     return frozenset(f"{part}_{key}" for key in CRITICS if key not in goals_of(critics) for part in NETWORKS)

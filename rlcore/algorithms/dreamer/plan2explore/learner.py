@@ -77,7 +77,7 @@ class ExplorationV3(Exploration, dreamer_v3.Learner):
 
 
 class ExplorationV35(Exploration, dreamer_v3_5.Learner):
-    """Exploration with Dreamer V3.5, whose critics also learn from replayed sequences.
+    """Exploration with Dreamer V3.5; its critics also learn from replayed sequences.
 
     The reward of a recorded step is the reward of the environment, or the disagreement about the step.
     """

@@ -31,7 +31,7 @@ from rlcore.optim.optimizer_keys import OptimizerConfig
 
 @dataclass(frozen=True)
 class EnsemblesConfig(dreamer_v2.DenseConfig, EnsembleKeys):
-    """Config keys of the ensemble, whose models predict the next stochastic state, and its optimizer."""
+    """Config keys of the ensemble, which predicts the next stochastic state, and its optimizer."""
 
     optimizer: OptimizerConfig = arg(OptimizerConfig(lr=3e-4, eps=1e-5, weight_decay=1e-6), "optimizer of the ensemble")
 

@@ -38,7 +38,7 @@ from rlcore.optim.optimizer_keys import OptimizerConfig
 
 @dataclass(frozen=True)
 class EnsemblesConfig(DenseConfig, EnsembleKeys):
-    """Config keys of the ensemble, whose models predict the next stochastic state, and its optimizer."""
+    """Config keys of the ensemble, which predicts the next stochastic state, and its optimizer."""
 
     n: int = other_default(EnsembleKeys, "n", 8)
     optimizer: OptimizerConfig = arg(OptimizerConfig(lr=1e-4, eps=1e-5), "optimizer of the ensemble")

@@ -44,7 +44,7 @@ NETWORK_KEYS = frozenset(
         "use_continues",
     }
 )
-# Starts of the keys whose values depend on the phase, or have no effect in the fine-tuning phase.
+# Starts of the keys that depend on the phase, or have no effect in the fine-tuning phase.
 PHASE_KEYS = (
     "name",
     "total_steps",
@@ -134,7 +134,7 @@ def _describe_action(action: ActionSpec) -> str:
 
 
 def _differences(config: AlgorithmConfig, algo: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the keys whose values differ from those in `algo`, with a text that has both values.
+    """Return the keys with other values than in `algo`, with a text that has both values.
 
     Keys that `algo` does not have are left out.
     """
