@@ -113,6 +113,7 @@ def test_compose_for_script_keeps_interpolations():
 
 
 def test_compose_tree_keeps_run_name_from_script(monkeypatch):
+    OmegaConf.clear_resolver("now")  # Hydra's, if an earlier test of this process has used Hydra
     cfg = compose_for_script(["exp=ppo"])
     read = cfg.run_name
 
