@@ -236,7 +236,7 @@ def test_notification_guide_reports_ended_and_failed_runs(site: Site, tmp_path: 
             assert url in code
             (tmp_path / "notify.py").write_text(code.replace(url, f"http://127.0.0.1:{server.server_port}"))
             site.python(str(tmp_path / "notify.py"))
-            flow_runs = [site.submit("env.id=CartPol-v1"), site.submit(*SMALL, "algo.total_steps=512")]
+            flow_runs = [site.submit("env.id=CartPol-v1"), site.submit(*changed(SMALL, "algo.total_steps=512"))]
             states = [site.ended(flow_run) for flow_run in flow_runs]
             assert [state for state, _ in states] == ["FAILED", "COMPLETED"]
             names = [site.ask(f"flow_runs/{flow_run}")["name"] for flow_run in flow_runs]
