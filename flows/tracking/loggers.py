@@ -92,7 +92,7 @@ def check_logger(config: LoggerConfig, here: bool = True) -> None:
 
 def has_logger(run: RunDirectory) -> bool:
     """Return True if a run has a logger that receives its points one after another."""
-    return _name_of(run) not in (None, *(name for name in BUILT_IN if name not in _FACTORIES))
+    return _receives_points(_name_of(run))
 
 
 def address_of(run: RunDirectory) -> str | None:
@@ -111,7 +111,7 @@ def send_points(run: RunDirectory, last: bool = False) -> None:
         RunError: If the logger raised an exception. The next call creates a new logger.
     """
     name = _name_of(run)
-    if name is None or not has_logger(run):
+    if name is None or not _receives_points(name):
         return
     key = str(run.path.absolute())
     with hold(run.path / ".logger" / "lock"):
@@ -193,14 +193,20 @@ class OpenLogger:
 
     def _write_state(self) -> None:
         state = {"logger": self.name, "run_id": self.run_id, "sent": self._sent}
-        address = getattr(self._logger, "address", None) or _read_state(self.run).get("address")
+        present = _read_state(self.run)
+        address = getattr(self._logger, "address", None) or present.get("address")
         content = state | ({"address": address} if address else {})
-        if content != _read_state(self.run):
+        if content != present:
             write_json(_state_file(self.run), content)
 
 
 def _name_of(run: RunDirectory) -> str | None:
     return at(run.read_config(), "metric.logger.name")
+
+
+def _receives_points(name: str | None) -> bool:
+    """Return True if `metric.logger.name` selects a logger of this module or of a plugin."""
+    return name is not None and (name in _FACTORIES or name not in BUILT_IN)
 
 
 def _factory(name: str) -> Factory:
