@@ -25,9 +25,10 @@ def load_policy(path_or_uri: str | Path) -> LoadedPolicy:
     Raises:
         UserError: If there is no such policy.
     """
+    from flows.registry.models import local_path  # every command imports flows first
     from rlcore.evaluation.policy import load_policy as load
 
-    return load(_local(path_or_uri))
+    return load(local_path(path_or_uri))
 
 
 def export(
@@ -68,9 +69,10 @@ def load_world_model(path_or_uri: str | Path) -> LoadedWorldModel:
     Raises:
         UserError: If there is no such model, or its algorithm does not learn a world model.
     """
+    from flows.registry.models import local_path  # every command imports flows first
     from rlcore.evaluation.policy import load_world_model as load
 
-    return load(_local(path_or_uri))
+    return load(local_path(path_or_uri))
 
 
 def load_part(path_or_uri: str | Path) -> dict[str, Any]:
@@ -85,9 +87,10 @@ def load_part(path_or_uri: str | Path) -> dict[str, Any]:
     Raises:
         UserError: If there is no such component.
     """
+    from flows.registry.models import local_path  # every command imports flows first
     from rlcore.evaluation.policy import load_part as load
 
-    return load(_local(path_or_uri))
+    return load(local_path(path_or_uri))
 
 
 def load_runs(
@@ -120,15 +123,6 @@ def load_runs(
     from flows.settings import run_root  # every command imports flows first
 
     return load_frames(chosen, run_root() if runs is None else str(runs), keys, metrics)
-
-
-def _local(path_or_uri: str | Path) -> str | Path:
-    """Return the local path of a model: a `models:/` URI is resolved in the registry, a path is returned unchanged."""
-    if str(path_or_uri).startswith("models:/"):
-        from flows.registry.models import resolve_uri  # every command imports flows first
-
-        return resolve_uri(str(path_or_uri))
-    return path_or_uri
 
 
 def main(function: Callable[[Any], Any] | None = None, *, config_name: str = "config") -> Any:

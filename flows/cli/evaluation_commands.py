@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from flows import load_policy
 from flows.cli.progress import show_progress
 from flows.report.command_lines import short_path
 from flows.runs.listeners import episode_reporter
@@ -89,10 +88,12 @@ def export(source: str, onnx: str | None, torch: str | None, checkpoint: str | N
         checkpoint: latest, best or a number of policy steps; None for the best checkpoint, or the latest one if no
             best checkpoint is known.
     """
+    from flows.registry.models import local_path  # MLflow, if it is a URI
     from rlcore.evaluation.export import check_destinations, export_files  # torch
+    from rlcore.evaluation.policy import load_policy  # torch
 
     check_destinations(onnx, torch)
-    policy = load_policy(source if checkpoint is None else locate(source, checkpoint)[1])
+    policy = load_policy(local_path(source) if checkpoint is None else locate(source, checkpoint)[1])
     files = export_files(policy, onnx, torch)
     for kind in ("inputs", "outputs"):
         columns = getattr(files[0], kind)

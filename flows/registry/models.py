@@ -155,6 +155,11 @@ def resolve_uri(uri: str) -> Path:
     return fetch_policy(connect(tracking_uri()), version)
 
 
+def local_path(path_or_uri: str | Path) -> str | Path:
+    """Return the local path of a model: a `models:/` URI is resolved in the registry, a path is returned unchanged."""
+    return resolve_uri(str(path_or_uri)) if str(path_or_uri).startswith("models:/") else path_or_uri
+
+
 def fetch_policy(client: MlflowClient, version: ModelVersion) -> Path:
     """Return a local folder with the exported policy of a registered version.
 
