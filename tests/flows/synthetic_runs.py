@@ -17,6 +17,18 @@ if TYPE_CHECKING:
 
     from rlcore.config.run import RunConfig
 
+TOTALS: dict[str, Any] = {  # of summary.json
+    "algo": "ppo",
+    "env_id": "CartPole-v1",
+    "seed": 5,
+    "policy_steps": 4096,
+    "env_steps": 4000,
+    "updates": 64,
+    "wall_s": 2.0,
+    "cpu_s": 2.0,
+    "policy_steps_per_s": 2048.0,
+}
+
 
 def synthetic_run(folder: Path, run_id: str, **changes: Any) -> RunDirectory:
     """A run directory in the state after `shepherd train` created the run, with a small config.

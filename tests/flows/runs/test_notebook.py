@@ -12,19 +12,10 @@ from flows.runs.listeners import emit
 from flows.runs.notebook import RunSummary, notebook_progress
 from rlcore.store.directory import RunDirectory
 from rlcore.system import notebook
-from tests.flows.synthetic_runs import synthetic_run, train_a_while
+from tests.flows.synthetic_runs import TOTALS, synthetic_run, train_a_while
 
 RESULT = {"mean": 300.0, "ci95": [296.0, 304.0], "episodes": 2, "returns": [290.0, 310.0]}
-SUMMARY = {
-    "algo": "ppo",
-    "env_id": "CartPole-v1",
-    "seed": 5,
-    "policy_steps": 4096,
-    "env_steps": 4000,
-    "updates": 64,
-    "wall_s": 2.0,
-    "cpu_s": 2.0,
-    "policy_steps_per_s": 2048.0,
+SUMMARY = TOTALS | {
     "eval": {"greedy": RESULT, "stochastic": None},
     "baseline": RESULT | {"mean": 22.0, "ci95": [19.8, 24.2]},
 }

@@ -22,7 +22,7 @@ from flows.tracking.mlflow_store import connect, user
 from rlcore.errors import RunError
 from rlcore.store.directory import RunDirectory, write_json
 from rlcore.store.events import EventLog
-from tests.flows.synthetic_runs import long_log, synthetic_run, train_a_while
+from tests.flows.synthetic_runs import TOTALS, long_log, synthetic_run, train_a_while
 from tests.processes import at_once
 from tests.soaking import always, heavy
 
@@ -276,16 +276,7 @@ def test_update_backends_mirrors_params_tags_artifacts_status(home: Path, tmp_pa
     assert {"media/learning_curve.png", "media/inputs.png", "evaluations/200.json"} <= names
 
 
-SUMMARY = {
-    "algo": "ppo",
-    "env_id": "CartPole-v1",
-    "seed": 5,
-    "policy_steps": 4096,
-    "env_steps": 4000,
-    "updates": 64,
-    "wall_s": 2.0,
-    "cpu_s": 2.0,
-    "policy_steps_per_s": 2048.0,
+SUMMARY = TOTALS | {
     "eval": {"greedy": {"mean": 480.0, "ci95": [470.0, 490.0], "episodes": 100, "returns": [480.0]}},
     "baseline": None,
     "model": None,
