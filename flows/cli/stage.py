@@ -47,11 +47,12 @@ def stage(name: str, run_dir: str, overrides: Sequence[str], params: str | None 
         UserError: the run does not exist, or the stage `make-env` has not run yet.
     """
     by_dvc = "DVC_STAGE" in os.environ
+    file = os.environ.get("DVC_STAGE", "").rpartition(":")[0]  # empty if it is ./dvc.yaml
     logging.basicConfig(level=logging.WARNING, handlers=[log_handler("%(levelname)s %(message)s")])
     # Servers that `make up` has started would write to the same databases at the same time.
     alone = nullcontext() if is_server(tracking_uri()) else hold(database_lock(), shared=True)
-    again = name_continuation("dvc repro" if by_dvc else stage_command(name, run_dir, params, overrides))
-    with again, alone, exit_with_parent("dvc", certain=by_dvc):
+    again = f"dvc repro {file}".rstrip() if by_dvc else stage_command(name, run_dir, params, overrides)
+    with name_continuation(again), alone, exit_with_parent("dvc", certain=by_dvc):
         run = _run_of(name, run_dir, overrides, params)
         if name != "make-env" and not run.card.exists():
             first = stage_command("make-env", run_dir, params, overrides)

@@ -30,7 +30,7 @@ from rlcore.config.run import RunConfig
 from rlcore.config.values import plain, spell
 from rlcore.envs.make import EnvSettings
 from rlcore.errors import UserError
-from rlcore.store.checkpoint import locate, manifest, resolve
+from rlcore.store.checkpoint import manifest
 from rlcore.store.config_file import config_of
 from rlcore.store.directory import RunDirectory
 from rlcore.store.run_files import read_mapping
@@ -61,7 +61,7 @@ def follow_params(run_dir: str, params: str, overrides: Sequence[str], stage: st
     stale = None
     if run.config.exists():
         run.refuse_second_writer()
-        stale = _changed_source(run)
+        stale = _changed_source(run, config)
         if stale is None:
             config, values = _with_known_inputs(run, config, values)
             stale = _stale(run, config)
@@ -73,7 +73,7 @@ def follow_params(run_dir: str, params: str, overrides: Sequence[str], stage: st
                 rewrite_config(run, values)
             return run
         if stage not in MAY_SET_ASIDE:
-            raise UserError(f"{run_dir}: {stale}; first run {_train_again(run_dir, params, overrides)}")
+            raise UserError(f"{run_dir}: {stale}; first run {_train_again(stage, run_dir, params, overrides)}")
     config, values, inputs = prepare(config, values)  # raises before any file is moved
     if stale is not None:
         target = set_aside(run)
@@ -108,11 +108,16 @@ def set_aside(run: RunDirectory) -> Path:
     return target
 
 
-def _train_again(run_dir: str, params: str, overrides: Sequence[str]) -> str:
-    """Return the command that replaces a stale run, for an error message."""
-    _, _, env = os.environ.get("DVC_STAGE", "").partition("@")
-    dvc = f"dvc repro --force train@{env}" if env else "dvc repro --force train"
-    return f"`{stage_command('train', run_dir, params, overrides)}` (in a pipeline: `{dvc}`)"
+def _train_again(stage: str, run_dir: str, params: str, overrides: Sequence[str]) -> str:
+    """Return the command that replaces a stale run, for an error message of the stage `stage`."""
+    command = f"`{stage_command('train', run_dir, params, overrides)}`"
+    if not (address := os.environ.get("DVC_STAGE")):
+        return command
+    file, colon, target = address.rpartition(":")  # DVC writes the file, if it is not ./dvc.yaml, before the stage
+    name, at, item = target.partition("@")
+    if name == stage:  # otherwise, one stage of DVC contains all commands of the run
+        name = "train"
+    return f"{command} (in a pipeline: `dvc repro --force {file}{colon}{name}{at}{item}`)"
 
 
 def _with_known_inputs(
@@ -158,18 +163,20 @@ def _stale(run: RunDirectory, config: RunConfig) -> str | None:
     return None
 
 
-def _changed_source(run: RunDirectory) -> str | None:
+def _changed_source(run: RunDirectory, config: RunConfig) -> str | None:
     """Return a reason if the run from which this run started has been trained again, for a pipeline of two runs.
 
     Return None if it has not changed, if it no longer exists, or if the weights are from the registry.
     """
+    from rlcore.train.initial_weights import locate_source  # torch
+
     origin = run.read_identity().get("init_from") or {}
     if not origin or origin.get("uri"):
         return None
     path = Path(origin["path"])
     if not (path / "manifest.json").exists():
         with suppress(UserError):
-            path = locate(Path(origin["given"]), resolve) or path
+            path = locate_source(config, Path(origin["given"]))
     if (path / "manifest.json").exists() and manifest(path)["digest"] != origin["digest"]:
         return f"init_from={origin['given']}: its checkpoint has changed since the run was created"
     return None

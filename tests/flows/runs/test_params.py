@@ -281,6 +281,25 @@ def test_follow_params_sets_aside_run_if_its_source_was_trained_again(
     assert (run.path / "set_aside").exists()
 
 
+def test_follow_params_compares_with_best_checkpoint_of_source(
+    tmp_path: Path, params: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that does not fine-tune starts from the best checkpoint of its source, even if a newer one exists."""
+    source = RunDirectory(tmp_path / "source")
+    best = write_checkpoint(source, 10, b"best")
+    digest = checkpoint.manifest(best)["digest"]
+    origin = {"given": str(source.path), "uri": None, "path": str(tmp_path / "moved"), "digest": digest}
+    monkeypatch.setattr("flows.runs.check._source", lambda *given: origin)
+    edit(params, init_from=str(source.path))
+    run = started_run(tmp_path, params)
+    newest = write_checkpoint(source, 20, b"newest")
+    checkpoint.name_best(source, best)
+    follow_params(str(run.path), str(params), [], "evaluate")
+    checkpoint.name_best(source, newest)
+    with pytest.raises(UserError, match="its checkpoint has changed"):
+        follow_params(str(run.path), str(params), [], "evaluate")
+
+
 def write_checkpoint(run: RunDirectory, steps: int, weights: bytes) -> Path:
     run.path.mkdir(exist_ok=True)
     run.config.write_text("algo: {}\n")
@@ -314,10 +333,16 @@ def test_follow_params_error_names_commands(tmp_path: Path, params: Path, monkey
         follow_params(str(run.path), str(params), overrides, "evaluate")
     advised = re.findall(r"`(.+?)`", str(refused.value))
     train = ["shepherd", "stage", "train", str(run.path), "--params", str(params), *overrides]
-    assert [shlex.split(command) for command in advised] == [train, ["dvc", "repro", "--force", "train"]]
-    monkeypatch.setenv("DVC_STAGE", "evaluate@Acrobot-v1")
-    with pytest.raises(UserError, match="`dvc repro --force train@Acrobot-v1`"):
-        follow_params(str(run.path), str(params), overrides, "evaluate")
+    assert [shlex.split(command) for command in advised] == [train]
+    for address, target in {
+        "evaluate": "train",
+        "evaluate@Acrobot-v1": "train@Acrobot-v1",
+        "pipelines/mine/dvc.yaml:evaluate": "pipelines/mine/dvc.yaml:train",
+        "pipelines/plan2explore/dvc.yaml:finetuning": "pipelines/plan2explore/dvc.yaml:finetuning",
+    }.items():
+        monkeypatch.setenv("DVC_STAGE", address)
+        with pytest.raises(UserError, match=f"`dvc repro --force {target}`"):
+            follow_params(str(run.path), str(params), overrides, "evaluate")
 
 
 def test_follow_params_sets_aside_run_of_other_code(
