@@ -74,6 +74,7 @@ SAME = (
     "algo.anneal_lr=false",
     "algo.ent_coef=0.0",
     "algo.layer_norm=false",
+    "algo.actor.log_std_bound=1.0",
     "algo.update_epochs=4",
     "evaluation.num_envs=1024",  # at most: an evaluation has no more environments than episodes
 )

@@ -113,6 +113,12 @@ class ActorConfig(MLPConfig):
         True, "predict the log std of continuous actions from the observation; false = one parameter per dimension"
     )
     log_std_init: float = arg(0.0, "initial log std of continuous actions", low=-20, high=2)
+    log_std_bound: float | None = arg(
+        None,
+        "b, with which the log std x of continuous actions becomes b tanh(x / b), so that it stays in [-b, b]; null = "
+        "not bounded",
+        above=0,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

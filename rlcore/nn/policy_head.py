@@ -66,6 +66,7 @@ class PolicyHead(nn.Module):
             )
         self.action = action
         self.kind = kind_of(action, distribution)
+        self.log_std_bound = config.log_std_bound if self.kind != "discrete" else None
         size = action.size if self.kind != "discrete" else sum(action.nvec)
         self.noise_size = size
         free_std = self.kind != "discrete" and not config.state_dependent_std
@@ -86,6 +87,9 @@ class PolicyHead(nn.Module):
         parameters = self.linear(x.to(self.linear.weight.dtype))
         if self.log_std is not None:
             parameters = torch.cat([parameters, self.log_std.to(parameters.dtype).expand_as(parameters)], -1)
+        if (bound := self.log_std_bound) is not None:
+            mean, log_std = parameters.chunk(2, -1)
+            parameters = torch.cat([mean, bound * torch.tanh(log_std / bound)], -1)
         return parameters.to(x.dtype)
 
     def policy(self, parameters: Tensor, masks: Masks | None = None) -> Policy:

@@ -131,6 +131,8 @@ class RewardScaler:
     """Division of rewards by the standard deviation of discounted returns (Engstrom et al. 2020, arXiv:2005.12729).
 
     As in the paper, the return of a step is a sum over past rewards: Rₜ = γ Rₜ₋₁ + rₜ, starting with 0 in each episode.
+    With scope "rollout", it also starts with 0 in each rollout, as in rl8. Otherwise, late in a long episode, all returns
+    of a rollout would be almost equal, and dividing by their small standard deviation would give large rewards.
     The mean is not subtracted from rewards, because that would change the optimal policy. Only training uses scaled
     rewards; evaluations report unscaled rewards.
 
@@ -169,7 +171,8 @@ class RewardScaler:
         Returns:
             Returns, [T, B] float64.
         """
-        running = self.running.to(reward.device) if len(self.running) else torch.zeros_like(reward[0])
+        carried = self.scope == "running" and len(self.running)
+        running = self.running.to(reward.device) if carried else torch.zeros_like(reward[0])
         returns = []
         for reward_t, done_t, counts_t in zip(reward, done, counts, strict=True):
             running = torch.where(counts_t, self.gamma * running + reward_t, running)

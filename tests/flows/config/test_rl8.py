@@ -72,6 +72,7 @@ def test_file_of_rl8_has_its_defaults(tmp_path: Path) -> None:
     assert (algo.advantage_scope, algo.reward_scale, algo.anneal_lr) == ("rollout", "rollout", False)
     assert (algo.optimizer.name, algo.optimizer.lr, algo.optimizer.eps) == ("adam", 1e-3, 1e-8)
     assert (algo.actor.dense_units, algo.actor.mlp_layers, algo.encoder.mlp_layers) == (256, 2, 0)
+    assert algo.actor.log_std_bound == 1
     assert (env.endless, env.horizons_per_env_reset, config.evaluation.max_episode_steps) == (True, 1, 8)
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -71,6 +72,17 @@ def test_state_dependent_std_starts_around_log_std_init() -> None:
     torch.testing.assert_close(shifted(x)[:, 2:], plain(x)[:, 2:] - 3)
     torch.testing.assert_close(shifted(x)[:, :2], plain(x)[:, :2])
     assert plain(x)[:, 2:].std(0).min() > 0
+
+
+@pytest.mark.parametrize("state_dependent_std", [True, False])
+def test_log_std_bound_limits_log_std(state_dependent_std: bool) -> None:
+    given: dict[str, Any] = {"state_dependent_std": state_dependent_std, "log_std_init": 3.0}
+    bounded, plain = head(BOX, log_std_bound=0.5, **given), head(BOX, **given)
+    x = torch.randn(4, 6, generator=torch.Generator().manual_seed(1))
+    means, log_std = plain(x).detach().numpy().reshape(4, 2, 2).swapaxes(0, 1)
+    np.testing.assert_allclose(bounded(x).detach().numpy()[:, :2], means, rtol=1e-6)
+    np.testing.assert_allclose(bounded(x).detach().numpy()[:, 2:], 0.5 * np.tanh(log_std / 0.5), rtol=1e-6)
+    assert (bounded.policy(bounded(x)).std <= math.exp(0.5)).all()
 
 
 def test_ortho_init_starts_with_nearly_equal_logits() -> None:

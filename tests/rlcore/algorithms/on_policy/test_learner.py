@@ -39,16 +39,29 @@ def test_reward_scaler_continues_across_rollouts() -> None:
 
 
 def test_reward_scaler_of_rollout_ignores_earlier_rollouts() -> None:
-    # γ 0.5. The second rollout continues the first one's return of 4: its returns are 3 and 7.5. The last row of
-    # environment 1 only resets it, and its returns are 3 and 1.
+    # γ 0.5. The returns of the second rollout start with 0: they are 1 and 6.5. The last row of environment 1 only
+    # resets it, and its returns are 1 and 1.
     first = steps([[4.0, 4.0]], [[0, 0]], [[1, 1]])
     second = steps([[1.0, 1.0], [6.0, 1.0], [0.0, 9.0]], [[0, 1], [1, 1], [0, 0]], [[1, 1], [1, 1], [0, 0]])
     scaler = RewardScaler(0.5, 100.0, scope="rollout")
     scaler(first)
     scaled = scaler(second)
-    std = np.std([3, 7.5, 3, 1], ddof=1)
+    std = np.std([1, 6.5, 1, 1], ddof=1)
     np.testing.assert_allclose(scaled.numpy(), second.reward.numpy() / std, rtol=1e-6)
     assert scaled.dtype == torch.float32
+
+
+def test_reward_scaler_of_rollout_matches_rl8() -> None:
+    # Recorded from rl8 1.0.0: DiscreteDummyEnv, 2 environments that are never reset, rollouts of 3 steps, γ 0.5.
+    x, y = 40.04582214355469, 98.65623474121094
+    rollouts = [
+        ([[-x - 2, -y], [-x - 1, -y - 1], [-x, -y - 2]], 52.31003952026367),
+        ([[-x - 1, -y - 3], [-x - 2, -y - 2], [-x - 1, -y - 3]], 53.4400634765625),
+    ]
+    scaler = RewardScaler(0.5, 1e9, scope="rollout")
+    for reward, scale in rollouts:
+        step = steps(reward, [[0, 0]] * 3, [[1, 1]] * 3)
+        np.testing.assert_allclose(scaler(step).numpy(), step.reward.numpy() / scale, rtol=1e-6)
 
 
 def test_reward_scaler_starts_again_if_environments_were_reset_between_rollouts() -> None:
