@@ -91,8 +91,8 @@ OPTIMIZERS = {
 }
 OF_ALL_OPTIMIZERS = ("lr", "weight_decay")
 KINDS = {"step": "step", "interp": "linear"}
-# Networks of rl8's default models: two MLPs of 256-256 units with ReLU, or one LSTM with two linear heads; the log std of
-# continuous actions is the tanh of an output.
+# Networks of rl8's default models: two MLPs of 256-256 units with ReLU, or one LSTM with two linear heads. The log std
+# of continuous actions is the tanh of an output.
 NETWORKS = {"algo.dense_units": 256, "algo.mlp_layers": 2, "algo.dense_act": "relu", "algo.layer_norm": False}
 NETWORKS |= {"algo.encoder.mlp_layers": 0, "algo.actor.log_std_bound": 1.0}
 RECURRENT_NETWORKS = {"algo.rnn.lstm.hidden_size": 256, "algo.layer_norm": False, "algo.actor.log_std_bound": 1.0}

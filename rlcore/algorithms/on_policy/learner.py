@@ -131,8 +131,8 @@ class RewardScaler:
     """Division of rewards by the standard deviation of discounted returns (Engstrom et al. 2020, arXiv:2005.12729).
 
     As in the paper, the return of a step is a sum over past rewards: Rₜ = γ Rₜ₋₁ + rₜ, starting with 0 in each episode.
-    With scope "rollout", it also starts with 0 in each rollout, as in rl8. Otherwise, late in a long episode, all returns
-    of a rollout would be almost equal, and dividing by their small standard deviation would give large rewards.
+    With scope "rollout", it also starts with 0 in each rollout, as in rl8. Otherwise, late in a long episode, the
+    returns would be almost equal, and dividing by their small standard deviation would give large rewards.
     The mean is not subtracted from rewards, because that would change the optimal policy. Only training uses scaled
     rewards; evaluations report unscaled rewards.
 
