@@ -141,8 +141,11 @@ def compare_pairs(
     if known is None:
         words = f"undecided against {other}: {count} of {total} episodes were played (difference so far {figures})"
     else:
-        what, more = "beats" if known else "does not beat", f"{total - count} more would not change the verdict"
-        words = f"{what} {other}: difference {figures} over {count} of {total} episodes; {more}"
+        what = "beats" if known else "does not beat"
+        words = (
+            f"{what} {other}: difference {figures} over {count} of {total} episodes; stopped early, because the other "
+            f"{total - count} could not change this result"
+        )
     return verdict._replace(better=bool(known), words=words, decided=known is not None)
 
 

@@ -60,7 +60,7 @@ def result_line(summary: dict[str, Any], evaluations: Sequence[dict[str, Any]] =
 
 
 def _mean(result: Mapping[str, Any]) -> str:
-    about = " (interval by normal approximation)" if exceeds_schedule(result) else ""
+    about = " (normal approximation: the interval exceeds the observed returns)" if exceeds_schedule(result) else ""
     return f"{number(result['mean'])} {between(*result['ci95'])} over {result['episodes']} episodes{about}"
 
 

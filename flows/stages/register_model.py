@@ -76,7 +76,7 @@ def _register(run: RunDirectory, name: str) -> dict[str, Any]:
     aliases = sorted(client.get_model_version(name, version.version).aliases)
     if version.run_id != mlflow_run:
         first = tag_value(version.tags, "run_dir") or version.run_id
-        decision = f"no new version, because {first} has the same weights: {decision}"
+        decision = f"{decision} (no new version, because {first} has the same weights)"
     event = {"name": name, "version": int(version.version), "aliases": aliases} | ({"parts": parts} if parts else {})
     logged = history(run.events).last("registered")
     if logged is None or not event.items() <= logged.items() or not is_registered(run):

@@ -337,8 +337,8 @@ def _page(urls: dict[str, str], names: list[str], has_gpu: bool) -> str:
   Prefect         {urls["prefect"]}
   MLflow          {urls["mlflow"]}
   browser login   MLflow: user {USER}, password {password}; Prefect: {USER}:{password}
-  pool local      {local}
-  pool gpu        {gpu}{waits}
+  deployments     {local}
+  for GPUs        {gpu}{waits}
 
   for this terminal:   {first}set -a; . {where}; set +a
   then:                prefect deployment run {names[0]} --watch

@@ -222,6 +222,6 @@ def _pays(config: RunConfig, count: Callable[[], Arithmetic | None]) -> tuple[bo
         return True, f"compiling saves about {int(counted.saved):,} s of this run"
     return (
         False,
-        f"compiling would save about {int(counted.saved):,} s of this run; it is automatic if it saves at least "
-        f"{WORTHWHILE:.0f} s",
+        f"compiling takes about {WORTHWHILE / 2:.0f} s once and would save about {int(counted.saved):,} s of this run; "
+        f"it is automatic from {WORTHWHILE:.0f} s",
     )

@@ -328,7 +328,9 @@ def test_gate_stops_when_verdict_is_clear(home: Path, tmp_path: Path, monkeypatc
     assert register_model(good)["aliases"] == ["challenger", "champion"]
     decision = register_model(bad)["decision"]
     assert decision.startswith("Not champion: does not beat champion version 1 (450.9) on the same new seeds: ")
-    assert decision.endswith("over 20 of 100 episodes; 80 more would not change the verdict")
+    assert decision.endswith(
+        "over 20 of 100 episodes; stopped early, because the other 80 could not change this result"
+    )
     tags = connect(tracking_uri()).get_model_version("clear", "2").tags
     assert (tags["eval_episodes"], tags["undecided"]) == ("20", "false")
 

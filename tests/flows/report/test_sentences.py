@@ -27,7 +27,9 @@ def test_result_line_prefers_final_evaluation() -> None:
 def test_describe_marks_interval_beyond_returns_as_approximation() -> None:
     greedy = {"mean": 490.0, "ci95": [479.7, 500.3], "episodes": 2, "returns": [480.0, 500.0]}
     text = describe("evaluation", {"policy_steps": 4096, "greedy": greedy})
-    assert text is not None and text.endswith("[479.7, 500.3] over 2 episodes (interval by normal approximation)")
+    assert text is not None and text.endswith(
+        "[479.7, 500.3] over 2 episodes (normal approximation: the interval exceeds the observed returns)"
+    )
     within = describe("evaluation", {"policy_steps": 4096, "greedy": greedy | {"ci95": [481.0, 499.0]}})
     assert within is not None and within.endswith("over 2 episodes")
 
