@@ -70,6 +70,7 @@ def ours(protocol: Protocol, seed: int, folder: Path, episodes: int = EPISODES) 
     figures = measure_command([str(BIN / "shepherd"), "stage", "train", run, *plugins], folder)
     if protocol.evaluated:
         evaluate = [str(BIN / "shepherd"), "evaluate", run, "--checkpoint", "latest", "--episodes", str(episodes)]
+        evaluate += ["--round", str(seed + 2)]  # each run has start states of its own
         measure_command(evaluate, folder)
         (written,) = (folder / run / "evaluations").glob(f"*-{episodes}.json")
         figures["return"] = json.loads(written.read_text())["greedy"]["mean"]
