@@ -12,12 +12,13 @@ from rlcore.algorithms import ALGORITHMS, Algorithm, refuse_unknown
 from rlcore.compiled import when_to_compile
 from rlcore.config.build import build
 from rlcore.config.groups import REDUCTIONS
+from rlcore.config.info_keys import metric_names
 from rlcore.config.run import AlgorithmConfig, RunConfig
 from rlcore.config.stop import (
-    EVALUATION_RETURN,
     OLD_KEY,
     metrics_read,
     read_conditions,
+    reads_evaluations,
     refuse_unknown_metrics,
     translate_early_stop,
 )
@@ -118,8 +119,9 @@ def cross_check(config: RunConfig) -> None:
         )
     known = config.algo.metric_names()
     if known is not None and isinstance(ALGORITHMS.get(config.algo.name), Algorithm):  # a plugin's may be a subclass
+        known = {*known, *metric_names(config.env.info_keys)}
         refuse_unknown_metrics(metrics_read(config.stop), known, config.algo.name)
-    at_any_iteration = next((key for key, metric in metrics_read(config.stop) if metric != EVALUATION_RETURN), None)
+    at_any_iteration = next((key for key, metric in metrics_read(config.stop) if not reads_evaluations(metric)), None)
     if at_any_iteration is not None and not config.checkpoint.save_last:
         raise UserError(
             f"checkpoint.save_last=false: cannot be combined with {at_any_iteration}, which can end training at any "

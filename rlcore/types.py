@@ -18,8 +18,10 @@ Letters: T time, B environments, A action size. Time is the first dimension: [T,
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, overload
 
 import numpy as np
@@ -90,23 +92,34 @@ class TimeStep:
 
 @dataclass(frozen=True)
 class Episode:
-    """Finished episode: index of its environment, undiscounted return in the environment's unit, length in actions."""
+    """Finished episode.
+
+    Attributes:
+        env_index: index of its environment.
+        ret: undiscounted return in the environment's unit.
+        length: length in actions.
+        info: name -> mean or last value in the episode, for each number that `env.info_keys` selects in `info`; names
+            that no step contained are missing.
+    """
 
     env_index: int
     ret: float
     length: int
+    info: Mapping[str, float] = field(default_factory=dict[str, float], hash=False)
 
 
 @dataclass(frozen=True, eq=False)
 class Episodes(Sequence[Episode]):
-    """Finished episodes, stored as three lists; an `Episode` is created only if it is read.
+    """Finished episodes, stored as lists; an `Episode` is created only if it is read.
 
-    The fields are those of `Episode`, with one number per episode.
+    The fields are those of `Episode`, with one number per episode. `info` has a list for each name, with None for each
+    episode in which no step contained it.
     """
 
     env_index: list[int] = field(default_factory=list[int])
     ret: list[float] = field(default_factory=list[float])
     length: list[int] = field(default_factory=list[int])
+    info: dict[str, list[float | None]] = field(default_factory=dict[str, list[float | None]])
 
     @classmethod
     def of(cls, episodes: Iterable[Episode]) -> Self:
@@ -114,33 +127,51 @@ class Episodes(Sequence[Episode]):
         if isinstance(episodes, cls):
             return episodes
         every = [*episodes]
-        return cls([e.env_index for e in every], [e.ret for e in every], [e.length for e in every])
+        info = {name: [e.info.get(name) for e in every] for name in dict.fromkeys(n for e in every for n in e.info)}
+        return cls([e.env_index for e in every], [e.ret for e in every], [e.length for e in every], info)
 
-    def extend(self, env_index: Iterable[int], ret: Iterable[float], length: Iterable[int]) -> None:
+    def extend(
+        self,
+        env_index: Iterable[int],
+        ret: Iterable[float],
+        length: Iterable[int],
+        info: Mapping[str, Sequence[float | None]] = MappingProxyType({}),
+    ) -> None:
         """Append episodes, given by their fields."""
+        earlier = len(self.ret)
         self.env_index.extend(env_index)
         self.ret.extend(ret)
         self.length.extend(length)
+        for name, values in info.items():
+            self.info.setdefault(name, [None] * earlier).extend(values)
+        for column in self.info.values():
+            column.extend([None] * (len(self.ret) - len(column)))
 
     def pop(self) -> Episodes:
         """Remove all episodes, and return them."""
-        popped = Episodes(self.env_index[:], self.ret[:], self.length[:])
-        for column in (self.env_index, self.ret, self.length):
+        popped = Episodes(self.env_index[:], self.ret[:], self.length[:], self.info.copy())
+        for column in (self.env_index, self.ret, self.length, self.info):
             column.clear()
         return popped
 
     def state_dict(self) -> State:
         """Return the episodes as arrays, for a checkpoint."""
-        return {
+        state: State = {
             "env_index": np.array(self.env_index, np.int64),
             "return": np.array(self.ret, np.float64),
             "length": np.array(self.length, np.int64),
         }
+        if self.info:  # None becomes NaN
+            state |= {"info_names": [*self.info], "info": np.array([*self.info.values()], np.float64)}
+        return state
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Self:
         """Return the episodes of a state that `state_dict` returned; its values are arrays or tensors."""
-        return cls(*(np.asarray(state[name]).tolist() for name in ("env_index", "return", "length")))
+        env_index, ret, length = (np.asarray(state[name]).tolist() for name in ("env_index", "return", "length"))
+        values = np.asarray(state["info"]).tolist() if "info" in state else []
+        rows = [[None if math.isnan(value) else value for value in row] for row in values]
+        return cls(env_index, ret, length, dict(zip(state.get("info_names", ()), rows, strict=True)))
 
     def __len__(self) -> int:
         """Return the number of episodes."""
@@ -155,8 +186,10 @@ class Episodes(Sequence[Episode]):
     def __getitem__(self, index: int | slice) -> Episode | Episodes:
         """Return one episode, or the episodes of a slice."""
         if isinstance(index, slice):
-            return Episodes(self.env_index[index], self.ret[index], self.length[index])
-        return Episode(self.env_index[index], self.ret[index], self.length[index])
+            info = {name: values[index] for name, values in self.info.items()}
+            return Episodes(self.env_index[index], self.ret[index], self.length[index], info)
+        known = {name: value for name, values in self.info.items() if (value := values[index]) is not None}
+        return Episode(self.env_index[index], self.ret[index], self.length[index], known)
 
     def __eq__(self, other: object) -> bool:
         """Return True if the other sequence has the same episodes in the same order."""

@@ -61,7 +61,10 @@ def result_line(summary: dict[str, Any], evaluations: Sequence[dict[str, Any]] =
 
 def _mean(result: Mapping[str, Any]) -> str:
     about = " (normal approximation: the interval exceeds the observed returns)" if exceeds_schedule(result) else ""
-    return f"{number(result['mean'])} {between(*result['ci95'])} over {result['episodes']} episodes{about}"
+    info = (f", {k} {number(v['mean'])} {between(*v['ci95'])}" for k, v in (result.get("info") or {}).items())
+    return (
+        f"{number(result['mean'])} {between(*result['ci95'])} over {result['episodes']} episodes{about}{''.join(info)}"
+    )
 
 
 def exceeds_schedule(result: Mapping[str, Any]) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
@@ -18,6 +18,7 @@ from rlcore.store.directory import RunDirectory
 
 APPROXIMATE = "intervals are normal approximations, so their ends may exceed the possible range of returns"
 HEAD = ("policy", "episodes", "mean return", "95 % interval", "min", "max")
+INFO_HEAD = ("number from info", "policy", "episodes", "mean", "95 % interval", "min", "max")
 
 
 def summary_table(summary: Mapping[str, Any], run: RunDirectory, next_commands: Sequence[str] = ()) -> Group:
@@ -52,6 +53,7 @@ def evaluation_table(
 def summary_markdown(summary: Mapping[str, Any]) -> str:
     """Return the summary as Markdown for Prefect's artifacts and MLflow's notes."""
     rows = _evaluation_rows(summary.get("eval") or {}, summary.get("baseline"))
+    info = _info_rows(summary.get("eval") or {}, summary.get("baseline"))
     lines = [
         f"## {algorithms.title(summary['algo'])} on {summary['env_id']}, seed {summary['seed']}",
         "",
@@ -59,6 +61,8 @@ def summary_markdown(summary: Mapping[str, Any]) -> str:
         "| :-- | --: | --: | :-: | --: | --: |",
         *([f"| {' | '.join(row)} |" for row in rows] or ["| not evaluated | | | | | |"]),
         *(["", APPROXIMATE] if _beyond([*(summary.get("eval") or {}).values(), summary.get("baseline")]) else []),
+        *([f"\n| {' | '.join(INFO_HEAD)} |", "| :-- | :-- | --: | --: | :-: | --: | --: |"] if info else []),
+        *(f"| {' | '.join(row)} |" for row in info),
         "",
         "| | |",
         "| :-- | :-- |",
@@ -71,16 +75,13 @@ def summary_markdown(summary: Mapping[str, Any]) -> str:
 def summary_html(summary: Mapping[str, Any]) -> str:
     """Return the summary as HTML for notebooks: title, table of returns, and effort."""
     evaluations, baseline = summary.get("eval") or {}, summary.get("baseline")
-    rows = [HEAD, *_evaluation_rows(evaluations, baseline)]
+    rows, info = [HEAD, *_evaluation_rows(evaluations, baseline)], _info_rows(evaluations, baseline)
     title = f"{algorithms.title(summary['algo'])} on {summary['env_id']}, seed {summary['seed']}"
     return "".join(
         [
-            f"<h4>{escape(title)}</h4><table>",
-            *(
-                f"<tr>{''.join(f'<{cell}>{escape(text)}</{cell}>' for text in row)}</tr>"
-                for row, cell in zip(rows, ["th", *["td"] * len(rows)], strict=False)
-            ),
-            "</table>",
+            f"<h4>{escape(title)}</h4>",
+            _html_rows(rows),
+            *([_html_rows([INFO_HEAD, *info])] if info else []),
             f"<p>{escape(APPROXIMATE)}</p>" if _beyond([*evaluations.values(), baseline]) else "",
             "<p>",
             "<br/>".join(f"{escape(name)}: {escape(value)}" for name, value in _effort(summary)),
@@ -89,17 +90,27 @@ def summary_html(summary: Mapping[str, Any]) -> str:
     )
 
 
+def _html_rows(rows: Sequence[Sequence[str]]) -> str:
+    """Return a table as HTML; the first row has the column titles."""
+    cells = (
+        "".join(f"<{cell}>{escape(text)}</{cell}>" for text in row)
+        for row, cell in zip(rows, ["th", *["td"] * len(rows)], strict=False)
+    )
+    return f"<table>{''.join(f'<tr>{row}</tr>' for row in cells)}</table>"
+
+
 def _evaluations(evaluations: Mapping[str, Any], baseline: Mapping[str, Any] | None) -> RenderableType:
     rows = _evaluation_rows(evaluations, baseline)
     if not rows:
         return "  not evaluated"
     policies = [(*row[:2], Text(row[2], "green" if row[0] in evaluations else ""), *row[3:]) for row in rows]
     policies_table = Padding.indent(table(HEAD, policies, numbers=HEAD[1:], rule=True), 2)
-    return (
-        Group(policies_table, Text(f"  {APPROXIMATE}", "dim"))
-        if _beyond([*evaluations.values(), baseline])
-        else policies_table
-    )
+    parts: list[RenderableType] = [policies_table]
+    if _beyond([*evaluations.values(), baseline]):
+        parts.append(Text(f"  {APPROXIMATE}", "dim"))
+    if info := _info_rows(evaluations, baseline):
+        parts += ["", Padding.indent(table(INFO_HEAD, info, numbers=INFO_HEAD[2:], rule=True), 2)]
+    return Group(*parts)
 
 
 def _beyond(results: Sequence[Mapping[str, Any] | None]) -> bool:
@@ -112,14 +123,35 @@ def _beyond(results: Sequence[Mapping[str, Any] | None]) -> bool:
 
 def _evaluation_rows(evaluations: Mapping[str, Any], baseline: Mapping[str, Any] | None) -> list[tuple[str, ...]]:
     rows = []
-    for name, result in {**evaluations, "random baseline": baseline}.items():
+    for name, result in _policies(evaluations, baseline):
         if not result or result.get("mean") is None:
             continue
-        returns = result.get("returns")
-        ends = (number(min(returns)), number(max(returns))) if returns else ("-", "-")
-        interval = " to ".join(map(number, result["ci95"]))
-        rows.append((name, f"{result['episodes']:,}", number(result["mean"]), interval, *ends))
+        rows.append((name, *_cells(result, "returns")))
     return rows
+
+
+def _info_rows(evaluations: Mapping[str, Any], baseline: Mapping[str, Any] | None) -> list[tuple[str, ...]]:
+    """Return the rows of the numbers that `env.info_keys` selects, ordered by name, then by policy."""
+    results = {policy: (result or {}).get("info") or {} for policy, result in _policies(evaluations, baseline)}
+    names = dict.fromkeys(name for info in results.values() for name in info)
+    return [
+        (name, policy, *_cells(info[name], "values"))
+        for name in names
+        for policy, info in results.items()
+        if name in info
+    ]
+
+
+def _policies(evaluations: Mapping[str, Any], baseline: Mapping[str, Any] | None) -> Iterable[tuple[str, Any]]:
+    return {**evaluations, "random baseline": baseline}.items()
+
+
+def _cells(result: Mapping[str, Any], episodes: str) -> tuple[str, ...]:
+    """Return the cells of a result from the number of episodes on; `episodes` is the key of the episodes' values."""
+    values = result.get(episodes)
+    ends = (number(min(values)), number(max(values))) if values else ("-", "-")
+    interval = " to ".join(map(number, result["ci95"]))
+    return f"{result['episodes']:,}", number(result["mean"]), interval, *ends
 
 
 def _facts(summary: Mapping[str, Any], run: RunDirectory) -> list[tuple[str, str]]:

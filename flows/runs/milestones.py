@@ -95,7 +95,8 @@ def is_over(run: RunDirectory) -> bool:
 
 def note_result(run: RunDirectory, result: dict[str, Any]) -> dict[str, Any]:
     """Write the random policy's result to the event log and return the event."""
-    return EventLog(run.events).append("baseline", **{key: result[key] for key in ("mean", "std", "ci95", "episodes")})
+    fields = ("mean", "std", "ci95", "episodes", "info")
+    return EventLog(run.events).append("baseline", **{key: result[key] for key in fields if key in result})
 
 
 def status_of(reason: str | None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from flows.runs.listeners import emit
@@ -43,8 +44,14 @@ def evaluate(run: RunDirectory, policy_steps: int | None = None, *, final: bool 
     emit("evaluation", event)
     for mode in ("greedy", "stochastic"):
         if event.get(mode):
-            statistics[mode] = {key: value for key, value in event[mode].items() if key != "returns"}
+            statistics[mode] = _without_episodes(event[mode])
     return {"policy_steps": event["policy_steps"], "final": final, **statistics}
+
+
+def _without_episodes(result: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the result of an evaluation without the numbers of single episodes."""
+    kept = {key: value for key, value in result.items() if key not in ("returns", "values")}
+    return kept | ({"info": {k: _without_episodes(v) for k, v in kept["info"].items()}} if kept.get("info") else {})
 
 
 def _evaluate_finally(run: RunDirectory) -> dict[str, Any]:

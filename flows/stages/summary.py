@@ -15,6 +15,7 @@ from rlcore.store.directory import RunDirectory, write_json
 from rlcore.store.history import history
 from rlcore.store.run_files import read_record
 
+BASELINE = ("mean", "std", "ci95", "episodes", "returns", "info")  # of the result of the random policy
 logger = logging.getLogger(__name__)
 
 
@@ -62,7 +63,7 @@ def summarise(run: RunDirectory) -> dict[str, Any]:
         "cpu_s": round(bookkeeping["cpu_s"], 3),
         "policy_steps_per_s": round(policy_steps / wall, 1) if wall > 0 else None,
         "eval": {mode: evaluation.get(mode) for mode in ("greedy", "stochastic")},
-        "baseline": baseline and {key: baseline[key] for key in ("mean", "std", "ci95", "episodes", "returns")},
+        "baseline": baseline and {key: baseline[key] for key in BASELINE if key in baseline},
         "checkpoint": evaluation.get("checkpoint", str(path.relative_to(run.path))),
         "video": evaluation.get("video"),
         "dreams": [str(path.relative_to(run.path)) for path in sorted(run.media.glob("dream_*"))],

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rlcore.config.info_keys import read_info_keys
 from rlcore.config.loggers import LOGGERS
 from rlcore.config.schema import REQUIRED, Needs, arg
 from rlcore.config.values import plain, spell
@@ -130,6 +131,12 @@ class EnvConfig:
     restart_on_exception: RestartConfig = arg(
         RestartConfig(), "restart of an environment that fails; its current episode is truncated", learning=False
     )
+    info_keys: tuple[str, ...] = arg(
+        (),
+        "numbers in info to log as Game/NAME: the mean over the steps of an episode, or with NAME:last the last value, "
+        "for example [distance,is_success:last]",
+        learning=False,
+    )
     config: dict[str, Any] = arg(
         {},
         "parameters of a batched environment: name -> number, distribution of each episode ({uniform: [low, high]} or "
@@ -152,12 +159,13 @@ class EnvConfig:
     )
 
     def check(self, prefix: str) -> None:
-        """Raise UserError if `frame_stack` or `horizons_per_env_reset` is 0.
+        """Raise UserError if `frame_stack` or `horizons_per_env_reset` is 0, or if `info_keys` has an invalid entry.
 
         `prefix` is the dotted key of the group with a dot at its end, for messages.
         """
         if self.frame_stack == 0:
             raise UserError(f"{prefix}frame_stack=0: must be 1 or more, or -1 (equivalent to 1)")
+        read_info_keys(self.info_keys, f"{prefix}info_keys")
         if self.horizons_per_env_reset == 0:
             raise UserError(f"{prefix}horizons_per_env_reset=0: must be 1 or more, or negative (no resets)")
 

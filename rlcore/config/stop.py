@@ -12,6 +12,8 @@ from typing import Any
 
 from rlcore import plugins
 from rlcore.config.build import build
+from rlcore.config.info_keys import EVALUATION, GAME
+from rlcore.config.info_keys import KEY as INFO_KEYS
 from rlcore.config.schema import Needs, arg
 from rlcore.config.values import nearest, plain, spell
 from rlcore.errors import Mistakes, UserError
@@ -180,6 +182,11 @@ def metrics_read(conditions: Sequence[Mapping[str, Any]], key: str = KEY) -> Ite
             yield f"{key}[{index}].{TARGET}", UNKNOWN
 
 
+def reads_evaluations(metric: str) -> bool:
+    """Return True if a metric is reported by evaluations, False if it is reported by the iterations of training."""
+    return metric.startswith("Evaluation/")
+
+
 def refuse_unknown_metrics(read: Iterable[tuple[str, str]], known: Iterable[str], reporter: str) -> None:
     """Raise UserError if a condition reads a metric that is not reported.
 
@@ -195,5 +202,7 @@ def refuse_unknown_metrics(read: Iterable[tuple[str, str]], known: Iterable[str]
     for key, metric in read:
         if metric not in (*names, UNKNOWN):
             hint = nearest(metric, names) or f"; metrics: {', '.join(names)}"
+            if metric.startswith((GAME, EVALUATION)):
+                hint += f" (a number of info is reported if {INFO_KEYS} contains its name)"
             mistakes.note(UserError(f"{key}={metric}: {reporter} does not report this metric{hint}"))
     mistakes.raise_collected()

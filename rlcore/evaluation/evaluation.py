@@ -82,7 +82,8 @@ def evaluate_agent(
 
     Returns:
         The result as a dict: mean, std, ci95 (95 % confidence interval of the mean), episodes, returns, mean_length,
-        and cut (number of episodes that were truncated by the step limit of evaluations, see `episode_limit`).
+        cut (number of episodes that were truncated by the step limit of evaluations, see `episode_limit`), and, with
+        `env.info_keys`, info (name -> mean, std, ci95, episodes and values).
     """
     played = EpisodeRecorder(episodes)
     with keeping_switches():  # evaluation environments run in this process, even if those of training do not

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -47,30 +47,38 @@ class EvalResult:
         returns: undiscounted return of each episode, in the environment's unit.
         lengths: length of each episode, in actions.
         cut: number of episodes that were truncated by the step limit of evaluations, not by the environment.
+        info: for each episode, name -> mean or last value of the numbers that `env.info_keys` selects in `info`.
     """
 
     returns: list[float]
     lengths: list[int]
     cut: int = 0
+    info: Sequence[Mapping[str, float]] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return the results as a dict with the keys mean, std, ci95, episodes, returns, mean_length and cut.
 
-        std is the unbiased standard deviation; ci95 is the 95 % confidence interval of the mean (Student's t).
+        std is the unbiased standard deviation; ci95 is the 95 % confidence interval of the mean (Student's t). If an
+        episode has numbers in `info`, the key info has, for each name, mean, std, ci95, episodes and values of the
+        episodes that have it.
         """
-        count = len(self.returns)
-        mean = statistics.fmean(self.returns)
-        std = statistics.stdev(self.returns) if count > 1 else 0.0
-        half = student_t_975(count - 1) * std / math.sqrt(count) if count > 1 else 0.0
-        return {
-            "mean": mean,
-            "std": std,
-            "ci95": [mean - half, mean + half],
-            "episodes": count,
+        found = _spread(self.returns) | {
             "returns": self.returns,
             "mean_length": statistics.fmean(self.lengths),
             "cut": self.cut,
         }
+        names = dict.fromkeys(name for episode in self.info for name in episode)
+        columns = {name: [episode[name] for episode in self.info if name in episode] for name in names}
+        info = {name: _spread(values) | {"values": values} for name, values in columns.items()}
+        return found | {"info": info} if info else found
+
+
+def _spread(values: list[float]) -> dict[str, Any]:
+    count = len(values)
+    mean = statistics.fmean(values)
+    std = statistics.stdev(values) if count > 1 else 0.0
+    half = student_t_975(count - 1) * std / math.sqrt(count) if count > 1 else 0.0
+    return {"mean": mean, "std": std, "ci95": [mean - half, mean + half], "episodes": count}
 
 
 class EpisodeRecorder:
@@ -82,7 +90,8 @@ class EpisodeRecorder:
 
     def __init__(self, episodes: int) -> None:
         self.episodes = episodes
-        self.done: dict[int, tuple[float, int, bool]] = {}  # episode -> return, length, True if the limit truncated it
+        # episode -> return, length, True if the limit truncated it, and numbers from info
+        self.done: dict[int, tuple[float, int, bool, Mapping[str, float]]] = {}
         self.arrival: TimeStep | None = None  # the newest time step, which has no action yet
         self._first = 0
 
@@ -100,8 +109,8 @@ class EpisodeRecorder:
     def result(self, count: int | None = None) -> EvalResult:
         """Return the result of the episodes 0 to `count` - 1, which must have ended; None: of all episodes."""
         ordered = [self.done[i] for i in range(self.episodes if count is None else count)]
-        returns, lengths, cut = zip(*ordered, strict=True)
-        return EvalResult(list(returns), list(lengths), sum(cut))
+        returns, lengths, cut, info = zip(*ordered, strict=True)
+        return EvalResult(list(returns), list(lengths), sum(cut), info)
 
 
 def student_t_975(freedom: int) -> float:
@@ -177,6 +186,6 @@ def playing(
             if left[index]:
                 left[index] -= 1
                 cut = episode.length == limit and not time_step.terminated[index]
-                record.done[index + played[index] * count] = (episode.ret, episode.length, bool(cut))
+                record.done[index + played[index] * count] = (episode.ret, episode.length, bool(cut), episode.info)
                 played[index] += 1
         yield record

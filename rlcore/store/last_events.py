@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import mmap
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, NamedTuple
 
 from rlcore.store.events import ending, parse_event
-from rlcore.store.series import RETURN
+from rlcore.store.series import RETURN, info_means
 
 Event = dict[str, Any]
 SEARCHED = 200  # metrics events that are parsed to find the last return of training episodes
@@ -22,10 +23,12 @@ class Measured(NamedTuple):
     Attributes:
         value: the mean return of an episode.
         source: "final" (final evaluation), "evaluation" (evaluation during training) or "training" (training episodes).
+        info: name -> mean of the numbers that `env.info_keys` selects, in that evaluation.
     """
 
     value: float
     source: str
+    info: Mapping[str, float] = MappingProxyType({})
 
 
 class LastEvents:
@@ -80,7 +83,8 @@ class LastEvents:
     def measured(self) -> Measured | None:
         """The return in the last evaluation. Without an evaluation, the last return of training episodes, or None."""
         if (evaluation := self.last("evaluation")) is not None:
-            return Measured(evaluation["greedy"]["mean"], "final" if evaluation["final"] else "evaluation")
+            greedy, source = evaluation["greedy"], "final" if evaluation["final"] else "evaluation"
+            return Measured(greedy["mean"], source, info_means(greedy))
         place = len(self._data)
         for _ in range(SEARCHED):
             if (found := self._find("metrics", place)) is None:

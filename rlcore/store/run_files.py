@@ -25,7 +25,9 @@ FIELD_TYPES: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("result", "spec"), dict),
     **dict.fromkeys(("eval", "greedy", "stochastic", "baseline", "model"), (dict, NONE)),
     **dict.fromkeys(("ci95", "returns"), (list, NONE)),  # of numbers
+    "info": (dict, NONE),  # name -> result with the fields `RESULT`
 }
+RESULT = {"mean", "ci95", "episodes"}
 WITH_FIELDS = ("result", "eval", "greedy", "stochastic", "baseline")  # their values contain such fields too
 LONG = 20_000  # characters; a longer text is not parsed by libyaml, because deep nesting could overflow its stack
 
@@ -103,6 +105,9 @@ def wrong_field(content: Mapping[str, Any]) -> str | None:
             return name
         if name in WITH_FIELDS and isinstance(value, Mapping) and (inner := wrong_field(value)) is not None:
             return f"{name}.{inner}"
+        for key, result in value.items() if name == "info" and isinstance(value, Mapping) else ():
+            if not isinstance(result, Mapping) or not result.keys() >= RESULT or wrong_field(result) is not None:
+                return f"info.{key}"
     return None
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, overload
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, overload
 
+from rlcore.config.info_keys import GAME, RANDOM, evaluation_metric
 from rlcore.config.stop import EVALUATION_RETURN
 from rlcore.store.events import StepSet
 
@@ -22,6 +23,48 @@ CLOCKS = (WALL, CPU)
 # use different seeds.
 WHILE_TRAINING = {"greedy": EVALUATION_RETURN}
 FINAL = {"greedy": "Test/cumulative_reward", "stochastic": "Test/cumulative_reward_stochastic"}
+
+
+class Quantity(NamedTuple):
+    """Quantity by which runs are judged, and the names of its metrics: the return, or a number from `info`.
+
+    Attributes:
+        name: name of a number that `env.info_keys` selects; None for the return.
+    """
+
+    name: str | None = None
+
+    @property
+    def words(self) -> str:
+        """Name of the quantity for messages and reports."""
+        return self.name or "return"
+
+    @property
+    def training(self) -> str:
+        """Metric of training episodes."""
+        return f"{GAME}{self.name}" if self.name else RETURN
+
+    @property
+    def evaluation(self) -> str:
+        """Metric of greedy evaluations during training."""
+        return evaluation_metric(self.name) if self.name else WHILE_TRAINING["greedy"]
+
+    @property
+    def final(self) -> str:
+        """Metric of the final evaluation with greedy actions."""
+        return evaluation_metric(self.name, final=True) if self.name else FINAL["greedy"]
+
+    @property
+    def baseline(self) -> str:
+        """Metric of the random policy."""
+        return f"{RANDOM}{self.name}" if self.name else BASELINE
+
+    def mean(self, result: Mapping[str, Any]) -> float | None:
+        """Return the mean in the result of an evaluation; None if no episode had the number."""
+        return info_means(result).get(self.name) if self.name else result["mean"]
+
+
+EPISODE_RETURN = Quantity()
 
 
 class PointFilter:
@@ -129,13 +172,22 @@ def evaluations(events: Iterable[Event]) -> list[Event]:
     return [e for e in events if e["kind"] == "evaluation" and not e["final"] and e.get("greedy")]
 
 
+def info_means(result: Mapping[str, Any] | None) -> dict[str, float]:
+    """Return name -> mean of the numbers that `env.info_keys` selects, for the result of an evaluation."""
+    return {name: one["mean"] for name, one in ((result or {}).get("info") or {}).items()}
+
+
 def _values(event: Event) -> dict[str, Any]:
     clock = {name: event[key] for name in CLOCKS if (key := name.removeprefix("Time/")) in event}
     if event["kind"] == "metrics":
         return event["values"] | clock
     if event["kind"] == "baseline":
-        return {BASELINE: event.get("mean")}
+        return {BASELINE: event.get("mean")} | {f"{RANDOM}{name}": mean for name, mean in info_means(event).items()}
     if event["kind"] == "evaluation":
         names = FINAL if event["final"] else WHILE_TRAINING
-        return {name: event[mode].get("mean") for mode, name in names.items() if event.get(mode)} | clock
+        found = {name: event[mode].get("mean") for mode, name in names.items() if event.get(mode)}
+        for mode in names:
+            means = info_means(event.get(mode))
+            found |= {evaluation_metric(name, event["final"], mode): mean for name, mean in means.items()}
+        return found | clock
     return {}

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 
 from rlcore.config.groups import REDUCTIONS, MetricConfig
+from rlcore.config.info_keys import GAME, metric_names
+from rlcore.config.stop import COMMON
 from rlcore.config.values import nearest
 from rlcore.envs.masks import NO_ACTION
 from rlcore.errors import EnvironmentFault, RunError, UserError
@@ -29,10 +31,12 @@ class MetricsWindow:
 
     Args:
         config: the group `metric` of the config, with the interval of log points and the reductions (mean, max, ...).
+        info_keys: value of `env.info_keys`.
     """
 
-    def __init__(self, config: MetricConfig) -> None:
+    def __init__(self, config: MetricConfig, info_keys: Sequence[str] = ()) -> None:
         self.config = config
+        self._of_episodes = (*COMMON, *metric_names(info_keys))  # metrics that are not logged before an episode ends
         self.values: dict[str, list[Any]] = {}  # numbers and tensors []; tensors are read when a point is due
         self.start_steps = 0
         self.seconds = {"collect": 0.0, "train": 0.0}
@@ -45,7 +49,8 @@ class MetricsWindow:
 
         Args:
             metrics: a dict for each gradient step; values are numbers or tensors of shape [].
-            episodes: episodes that ended in the iteration; their returns and lengths are added as metrics.
+            episodes: episodes that ended in the iteration; their returns, lengths and values of
+                `env.info_keys` are added as metrics.
         """
         for update in metrics:
             for name, value in update.items():
@@ -53,6 +58,9 @@ class MetricsWindow:
         if ended := Episodes.of(episodes):
             self.values.setdefault("Rewards/rew_avg", []).extend(ended.ret)
             self.values.setdefault("Game/ep_len_avg", []).extend(map(float, ended.length))
+            for name, numbers in ended.info.items():
+                if known := [number for number in numbers if number is not None]:
+                    self.values.setdefault(f"{GAME}{name}", []).extend(known)
 
     def due(self, policy_steps: int) -> bool:
         """Return True if a log point is due at `policy_steps`."""
@@ -112,11 +120,13 @@ class MetricsWindow:
         }
 
     def _check(self, chosen: dict[str, Any], point: Metrics) -> None:
-        missing = [name for name in chosen if name not in self._known and not name.startswith(("Rewards/", "Game/"))]
+        expected = {*self._known, *self._of_episodes}
+        missing = [name for name in chosen if name not in expected and not name.startswith("Rewards/")]
         if not missing or self._warned:
             return
         self._warned = True
-        sentence = f"metric.aggregator.metrics: this algorithm does not log {missing[0]!r}{nearest(missing[0], point)}"
+        hint = nearest(missing[0], [*point, *self._of_episodes])
+        sentence = f"metric.aggregator.metrics: this algorithm does not log {missing[0]!r}{hint}"
         if self.config.aggregator.raise_on_missing:
             raise UserError(sentence)
         log.warning(sentence)

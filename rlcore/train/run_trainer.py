@@ -21,6 +21,7 @@ from rlcore.store.config_file import config_of
 from rlcore.store.directory import RunDirectory
 from rlcore.store.history import history
 from rlcore.store.retry import retry
+from rlcore.store.series import info_means
 from rlcore.system.training_clock import wall
 from rlcore.train.arithmetic import count
 from rlcore.train.boundary import Boundary, boundary_at, is_scheduled, next_stop, stop_reason
@@ -70,11 +71,12 @@ class RunTrainer:
         self.fingerprint = fingerprint(config, self.training.fabric.device, card["tier"], compiled)
         if earlier is not None:
             check_resumed(earlier, self.fingerprint, config)
-        self.window = MetricsWindow(config.metric)
+        self.window = MetricsWindow(config.metric, config.env.info_keys)
         self.progress = RunProgress(self.training)
         self.owed: list[str] = []
-        self.stop = StopConditions.from_config(config.stop)
+        self.stop = StopConditions.from_config(config.stop, config.env.info_keys)
         self.scores = {e["policy_steps"]: e["greedy"]["mean"] for e in history(run.events).evaluations}
+        self.infos = {e["policy_steps"]: info_means(e["greedy"]) for e in history(run.events).evaluations}
         self.interrupted = False
         self._start(earlier)
 
@@ -100,7 +102,10 @@ class RunTrainer:
         self.scores = kept | self.scores
         self.owed = [] if self.policy_steps in self.scores else bookkeeping["owed"]
         evaluated = {steps: score for steps, score in self.scores.items() if steps <= self.policy_steps}
-        self.stop.load_state_dict(bookkeeping.get("stop", {}), evaluated)
+        self.infos = {int(steps): info for steps, info in bookkeeping.get("infos", {}).items()} | self.infos
+        self.stop.load_state_dict(bookkeeping.get("stop", {}), evaluated, self.infos)
+        if "info_check" in bookkeeping:
+            self.training.info_check.load_state_dict(bookkeeping["info_check"])
 
     # Training ---------------------------------------------------------------------------------------------------------
 
@@ -168,7 +173,7 @@ class RunTrainer:
         equal on all ranks.
         """
         own = Episodes.of(self.envs.pop_episodes())
-        gathered = self.training.ranks.gather(([own.env_index, own.ret, own.length], self._must_stop))
+        gathered = self.training.ranks.gather(([own.env_index, own.ret, own.length, own.info], self._must_stop))
         episodes = Episodes()
         for columns, _ in gathered:
             episodes.extend(*columns)
@@ -192,6 +197,7 @@ class RunTrainer:
         self.window.seconds["collect"] += collected
         self.window.seconds["train"] += seconds - collected
         last = self._reason() is not None
+        self.training.info_check.add(episodes, last)
         if self.window.due(self.policy_steps) or last:
             with self._name_last_checkpoint():
                 point = self.window.close(self.policy_steps, self.learner.updates)
@@ -235,6 +241,8 @@ class RunTrainer:
             "window": self.window.state_dict(),
             "owed": self.owed,
             "scores": self.scores,
+            "infos": {steps: info for steps, info in self.infos.items() if info},
+            "info_check": self.training.info_check.state_dict(),
             "stop": self.stop.state_dict(),
             "logged": self.events.counts,
             **self.progress.state_dict(),
@@ -285,8 +293,8 @@ class RunTrainer:
         current = checkpoint.find(self.run.checkpoints, self.policy_steps)
         if current is not None and greedy["mean"] >= max(earlier, default=-math.inf):
             retry(lambda: checkpoint.name_best(self.run, current))
-        self.scores[self.policy_steps] = greedy["mean"]
-        self.stop.add_evaluation(self.policy_steps, greedy["mean"])
+        self.scores[self.policy_steps], self.infos[self.policy_steps] = greedy["mean"], info_means(greedy)
+        self.stop.add_evaluation(self.policy_steps, greedy["mean"], self.infos[self.policy_steps])
         self.owed = []
         clock: dict[str, Any] = self.progress.clock()
         return self.events.note("evaluation", **self.progress.moment(), final=False, greedy=greedy, **clock)

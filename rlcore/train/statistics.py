@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from rlcore.config.info_keys import GAME
+from rlcore.store.series import info_means
 from rlcore.types import Episode, Episodes, Trajectory
 
 
@@ -25,6 +27,7 @@ def rollout_statistics(
     Returns:
         `Rewards/rew_avg`, `rew_min`, `rew_max` and `rew_std` of the returns of the episodes and `Game/ep_len_avg`, if
         an episode ended; `Rewards/step_avg`, `step_min`, `step_max` and `step_std` of the rewards of single steps;
+        `Game/NAME` for each number that `env.info_keys` selects, the mean over the episodes that have it;
         `Game/episodes`, the number of episodes that ended; `Game/resets`, the number of rows in `steps` that open an
         episode, such as all of row 0 in the first rollout (a reset at `last` counts in the next rollout);
         `Game/steps`, the number of actions; and `Time/collect_s`. A standard deviation has the divisor N.
@@ -35,6 +38,9 @@ def rollout_statistics(
     found = _spread("Rewards/rew", torch.tensor(ended.ret, dtype=torch.float64))
     if ended:
         found["Game/ep_len_avg"] = sum(ended.length) / len(ended)
+    for name, values in ended.info.items():
+        if known := [value for value in values if value is not None]:
+            found[f"{GAME}{name}"] = sum(known) / len(known)
     return {
         **found,
         **_spread("Rewards/step", reward.double()),
@@ -52,7 +58,8 @@ def episode_statistics(evaluated: Mapping[str, Any]) -> dict[str, float]:
     """
     returns = torch.tensor(evaluated["returns"], dtype=torch.float64)
     counts = {"Game/ep_len_avg": float(evaluated["mean_length"]), "Game/episodes": float(len(returns))}
-    return _spread("Rewards/rew", returns) | counts
+    info = {f"{GAME}{name}": mean for name, mean in info_means(evaluated).items()}
+    return _spread("Rewards/rew", returns) | info | counts
 
 
 def _spread(name: str, values: torch.Tensor) -> dict[str, float]:

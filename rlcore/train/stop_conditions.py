@@ -10,10 +10,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from rlcore import plugins
-from rlcore.config.stop import ALL, COMMON, EVALUATION_RETURN, TARGET, UNKNOWN, refuse_unknown_metrics
+from rlcore.config.info_keys import evaluation_metric, metric_names
+from rlcore.config.stop import (
+    ALL,
+    COMMON,
+    EVALUATION_RETURN,
+    TARGET,
+    UNKNOWN,
+    reads_evaluations,
+    refuse_unknown_metrics,
+)
 from rlcore.train.metrics import SURE
 from rlcore.train.stopping import (
     All,
@@ -46,20 +56,24 @@ class StopConditions:
     Args:
         conditions: the conditions.
         names: a text for each condition, by which its saved state is found again; None: the names of the classes.
+        info_keys: value of `env.info_keys`, whose metrics the conditions can read.
     """
 
-    def __init__(self, conditions: Iterable[Condition] = (), names: Sequence[str] | None = None) -> None:
+    def __init__(
+        self, conditions: Iterable[Condition] = (), names: Sequence[str] | None = None, info_keys: Sequence[str] = ()
+    ) -> None:
         self.conditions = [with_state(condition) for condition in conditions]
         self.names = [type(condition).__name__ for condition in self.conditions] if names is None else names
         self.evaluated = -1  # policy steps of the last evaluation that the conditions have read; -1 before the first
         self._reads = frozenset[str]().union(*(condition.reads for condition in self.conditions))
-        self._missing = {*self._reads} - {*COMMON, UNKNOWN}
+        self._missing = {*self._reads} - {*COMMON, UNKNOWN, *metric_names(info_keys)}
         self._first: int | None = None  # gradient steps up to the first iteration that the conditions have read
 
     @classmethod
-    def from_config(cls, stated: Sequence[Mapping[str, Any]]) -> StopConditions:
-        """Create the conditions of the config key `stop`."""
-        return cls(map(make_condition, stated), [json.dumps(condition, sort_keys=True) for condition in stated])
+    def from_config(cls, stated: Sequence[Mapping[str, Any]], info_keys: Sequence[str] = ()) -> StopConditions:
+        """Create the conditions of the config key `stop`; `info_keys` is the value of `env.info_keys`."""
+        names = [json.dumps(condition, sort_keys=True) for condition in stated]
+        return cls(map(make_condition, stated), names, info_keys)
 
     @property
     def reason(self) -> str | None:
@@ -69,7 +83,7 @@ class StopConditions:
     @property
     def reads_training(self) -> bool:
         """True if a condition reads the metrics of iterations; False if all of them read only evaluations."""
-        return bool(self._reads - {EVALUATION_RETURN})
+        return any(not reads_evaluations(metric) for metric in self._reads)
 
     def update(self, metrics: Mapping[str, float]) -> str | None:
         """Call all conditions with metrics, and return `reason`."""
@@ -98,17 +112,33 @@ class StopConditions:
             refuse_unknown_metrics([("stop", metric) for metric in sorted(self._missing)], metrics, "this training")
         return reason
 
-    def add_evaluation(self, policy_steps: int, score: float) -> str | None:
-        """Call all conditions with the mean return of an evaluation at `policy_steps`, and return `reason`."""
+    def add_evaluation(
+        self, policy_steps: int, score: float, info: Mapping[str, float] = MappingProxyType({})
+    ) -> str | None:
+        """Call all conditions with the results of an evaluation, and return `reason`.
+
+        Args:
+            policy_steps: policy steps at the evaluation.
+            score: its mean return.
+            info: name -> mean of the numbers that `env.info_keys` selects.
+
+        Returns:
+            Description of the first condition that holds; None if none does.
+        """
         self.evaluated = policy_steps
-        return self.update({EVALUATION_RETURN: score})
+        return self.update(_evaluation_metrics(score, info))
 
     def state_dict(self) -> State:
         """Return the states of the conditions, in JSON values."""
         states = [condition.state_dict() for condition in self.conditions]
         return {"names": [*self.names], "states": states, "evaluated": self.evaluated}
 
-    def load_state_dict(self, state: Mapping[str, Any], scores: Mapping[int, float]) -> None:
+    def load_state_dict(
+        self,
+        state: Mapping[str, Any],
+        scores: Mapping[int, float],
+        infos: Mapping[int, Mapping[str, float]] = MappingProxyType({}),
+    ) -> None:
         """Restore the state that `state_dict` returned, then read the evaluations that it does not contain.
 
         A condition that was added since then reads all evaluations.
@@ -116,6 +146,7 @@ class StopConditions:
         Args:
             state: the state; {} if there is none.
             scores: policy steps -> mean return of the evaluations up to now.
+            infos: policy steps -> name -> mean of the numbers that `env.info_keys` selects.
         """
         stored = dict(zip(state.get("names", ()), state.get("states", ()), strict=True))
         for name, condition in zip(self.names, self.conditions, strict=True):
@@ -124,8 +155,12 @@ class StopConditions:
             since = state["evaluated"] if name in stored else -1
             for policy_steps in sorted(scores):
                 if policy_steps > since:
-                    condition({EVALUATION_RETURN: scores[policy_steps]})
+                    condition(_evaluation_metrics(scores[policy_steps], infos.get(policy_steps, {})))
         self.evaluated = max(scores, default=-1)
+
+
+def _evaluation_metrics(score: float, info: Mapping[str, float]) -> dict[str, float]:
+    return {EVALUATION_RETURN: score} | {evaluation_metric(name): value for name, value in info.items()}
 
 
 def make_condition(stated: Mapping[str, Any]) -> OwnCondition:

@@ -49,6 +49,7 @@ from rlcore.train.fabric import (
     refuse_default_dtype,
     set_switches,
 )
+from rlcore.train.info_check import InfoKeyCheck
 from rlcore.train.loop import TrainingLoop
 from rlcore.train.resume_point import reading_state
 from rlcore.train.setup import (
@@ -63,7 +64,7 @@ from rlcore.train.stop_conditions import StopConditions
 from rlcore.train.stopping import Condition
 from rlcore.train.until import Iteration, Result, train_until
 from rlcore.train.warmup import warm_up
-from rlcore.types import Context, Ranks
+from rlcore.types import Context, Episodes, Ranks
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
@@ -123,7 +124,7 @@ class Trainer(TrainingLoop):
             compiler = Compiler(config, envs.spec, (envs.num_envs, ranks.size), prepare, records=records)
         placed = place_replay_buffer(config, envs, fabric.device)
         super().__init__(Context(placed, envs.spec, fabric, ranks, envs.num_envs, compiler), envs)
-        self.config = config
+        self.config, self.info_check = config, InfoKeyCheck(config.env.info_keys)
 
     @property
     def card(self) -> dict[str, Any]:
@@ -196,7 +197,8 @@ class Trainer(TrainingLoop):
             while self.policy_steps < self.budget:
                 self.collect_rollout()
                 updates, metrics = self.learner.updates, self.take_gradient_steps()
-                episodes = self.envs.pop_episodes()
+                episodes = Episodes.of(self.envs.pop_episodes())
+                self.info_check.add(episodes)
                 means = self.mean_metrics([*metrics, self.metrics()], episodes, updates)
                 if bar is not None:
                     bar.update(self.policy_steps, means.get(RETURN))
@@ -225,7 +227,9 @@ class Trainer(TrainingLoop):
         Raises:
             UserError: If training would never end, or a condition reads a metric that is not reported.
         """
-        conditions = StopConditions.from_config(self.config.stop) if stop is None else StopConditions(stop)
+        keys = self.config.env.info_keys
+        own = StopConditions.from_config(self.config.stop, keys) if stop is None else None
+        conditions = own or StopConditions(stop or (), info_keys=keys)
         if not conditions.conditions and self.end is None:
             raise UserError("run(): training would never end; set algo.total_steps, or pass stop=[...]")
         return train_until(self, conditions, self.evaluate, evaluate_every, on_iteration)

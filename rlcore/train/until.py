@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlcore.errors import UserError
-from rlcore.store.series import RETURN
+from rlcore.store.series import RETURN, info_means
 from rlcore.train.boundary import FINISHED
 from rlcore.train.curve_svg import curve_svg
 from rlcore.train.stop_conditions import StopConditions
@@ -92,7 +92,7 @@ def train_until(
         reason = conditions.add_iteration(iteration.metrics, **counters)
         if evaluate_every is not None and number % evaluate_every == 0:
             result.evaluations[steps] = found = evaluate()
-            reason = conditions.add_evaluation(steps, found["mean"])
+            reason = conditions.add_evaluation(steps, found["mean"], info_means(found))
         if reason is not None:
             return Result(reason, result.metrics, result.evaluations)
     return result

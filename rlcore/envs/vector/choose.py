@@ -77,10 +77,12 @@ def make_vector_env(
         config.vectorization == "native" or (config.vectorization == "auto" and is_faster(config, num_envs))
     ):
         return NativeVectorEnv(settings, num_envs, seeds)
-    limit = step_limit(config)
+    limit, keys = step_limit(config), () if isinstance(config, EnvSettings) else config.info_keys
     if isinstance(config, EnvSettings) or config.sync_env:
-        return SerialVectorEnv(lambda: make(settings), num_envs, seeds, tier, fresh_instance, limit, settings.restart)
-    return SubprocessVectorEnv(settings, num_envs, seeds, tier, fresh_instance, limit)
+        return SerialVectorEnv(
+            lambda: make(settings), num_envs, seeds, tier, fresh_instance, limit, settings.restart, keys
+        )
+    return SubprocessVectorEnv(settings, num_envs, seeds, tier, fresh_instance, limit, keys)
 
 
 def check_vector_env(config: EnvConfig | EnvSettings) -> None:
@@ -127,7 +129,8 @@ def _batched(
 def check_batched_options(run: RunConfig) -> None:
     """Raise UserError if the environment does not support the values of the keys that batched environments have.
 
-    These are `env.config`, `env.endless`, `env.horizons_per_env_reset`, `env.num_envs` and `evaluation.env_config`.
+    These are `env.config`, `env.endless`, `env.horizons_per_env_reset`, `env.info_keys`, `env.num_envs` and
+    `evaluation.env_config`.
     """
     config, evaluation = run.env, run.evaluation.env_config
     suite, env_id = suite_for(config)
@@ -142,6 +145,11 @@ def check_batched_options(run: RunConfig) -> None:
         if resets != 1:
             raise UserError(f"env.horizons_per_env_reset={resets}: has no effect because {env_id} is not endless")
         return
+    if config.info_keys:
+        raise UserError(
+            f"env.info_keys=[{','.join(config.info_keys)}]: {env_id} is a batched environment, which has no info; "
+            "remove the key"
+        )
     with closing(make(config)) as one:
         view: Any = one.unwrapped
         limit = time_limit(one)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -15,6 +15,7 @@ from rlcore.envs.episodes import EpisodeCounts, refuse_other_envs
 from rlcore.envs.exact.stacked import unstack
 from rlcore.envs.spaces import Bounds
 from rlcore.envs.vector.action_log import ActionLog
+from rlcore.envs.vector.info_values import InfoStatistics
 from rlcore.envs.vector.value_checks import ObservationChecks
 from rlcore.errors import RunError
 from rlcore.protocols import VectorEnv
@@ -50,6 +51,7 @@ class EpisodicVectorEnv(VectorEnv):
         episode_seed: function (env index, episode index) -> seed of the episode.
         tier: method by which `state_dict` saves unfinished episodes: "snapshot", "replay" or "boundary" (see `TIERS`).
         fresh_instance: if True, a new environment is built for every episode.
+        info_keys: value of `env.info_keys`; subclasses write the values of each step to `_info.values`.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class EpisodicVectorEnv(VectorEnv):
         episode_seed: EpisodeSeed,
         tier: str,
         fresh_instance: bool,
+        info_keys: Sequence[str] = (),
     ) -> None:
         if tier not in TIERS:
             raise ValueError(f"tier must be one of {', '.join(TIERS)}, got {tier!r}")
@@ -76,6 +79,7 @@ class EpisodicVectorEnv(VectorEnv):
         self._episode_index = np.full(num_envs, -1, np.int64)
         self._reward = np.zeros(num_envs)  # rewards of the last step, float64
         self._episodes = EpisodeCounts(np.zeros(num_envs, np.int64), np.zeros(num_envs), _clear)
+        self._info = InfoStatistics(info_keys, num_envs) if info_keys else None
         self._actions = ActionLog(num_envs, spec.action)
         self._pending: list[int] = []  # environments that are reset on the next step
         self._rebuild: set[int] = set()
@@ -165,6 +169,8 @@ class EpisodicVectorEnv(VectorEnv):
             reward[opening] = 0.0
             time_step.is_first[opening] = True
             self._episodes.begin(time_step.is_first)
+            if self._info is not None:
+                self._info.begin(opening)
             time_step.terminated[opening] = time_step.truncated[opening] = False
         self._pending = self._advance(action, seeds, (time_step.obs, reward, time_step.terminated, time_step.truncated))
         if self._rebuild:
@@ -175,6 +181,8 @@ class EpisodicVectorEnv(VectorEnv):
         if action is not None and self.tier == "replay":
             self._actions.add(action, seeds)
         self._episodes.add(reward)
+        if self._info is not None:
+            self._info.add()
         time_step.reward[:] = reward
         if self._pending:
             self._note_finished(self._pending)
@@ -227,8 +235,8 @@ class EpisodicVectorEnv(VectorEnv):
 
     def _note_finished(self, indices: list[int]) -> None:
         """Add the current episodes of these environments to the finished episodes."""
-        counts = self._episodes
-        counts.finished.extend(indices, counts.ret[indices].tolist(), counts.length[indices].tolist())
+        counts, info = self._episodes, {} if self._info is None else self._info.of_episodes(indices)
+        counts.finished.extend(indices, counts.ret[indices].tolist(), counts.length[indices].tolist(), info)
 
     def pop_episodes(self) -> Episodes:
         """Return the episodes that ended since the last call of this method, ordered by time, then env index."""
@@ -281,6 +289,8 @@ class EpisodicVectorEnv(VectorEnv):
             "restarts": self.restarts,
             **self._episodes.state_dict(),
         }
+        if self._info is not None:
+            state["info"] = self._info.state_dict()
         if self._last is not None:
             state["last"] = asdict(self._last)
             if self.tier == "snapshot":
@@ -299,6 +309,8 @@ class EpisodicVectorEnv(VectorEnv):
         refuse_other_envs(state | {"num_envs": len(state["episode_index"])}, now)
         self._episode_index = np.array(state["episode_index"])
         self._episodes.load_state_dict(state | {name: np.array(state[name]) for name in ("return", "length")})
+        if self._info is not None and "info" in state:
+            self._info.load_state_dict(state["info"])
         self._pending = [int(i) for i in np.flatnonzero(state["pending"])]
         self._rebuild = set(self._pending) if self.tier == "boundary" else set()
         self._checks.outside = dict(state["out_of_bounds"])

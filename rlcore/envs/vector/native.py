@@ -276,4 +276,5 @@ def added_wrappers(env: gymnasium.Env) -> list[str]:
 
 def _forbidden(config: EnvConfig) -> list[str]:
     settings, plain = EnvSettings.of(config), EnvSettings("")
-    return [key for key in FORBIDS if getattr(settings, key) != getattr(plain, key)]
+    found = [key for key in FORBIDS if getattr(settings, key) != getattr(plain, key)]
+    return [*found, "info_keys"] if config.info_keys else found

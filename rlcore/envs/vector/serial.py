@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -38,13 +38,19 @@ class SerialVectorEnv(EpisodicVectorEnv):
         fresh_instance: bool = False,
         step_timeout: float = STEP_TIMEOUT,
         restart: RestartConfig | None = None,
+        info_keys: Sequence[str] = (),
     ) -> None:
         self._watchdog = Watchdog(step_timeout)
         with self._watchdog.limit_to(first_limit(step_timeout)):
             self._envs: list[SingleEnv] = [
-                self._watchdog.call(partial(SingleEnv, build, i, fresh_instance, restart)) for i in range(num_envs)
+                self._watchdog.call(partial(SingleEnv, build, i, fresh_instance, restart, info_keys=info_keys))
+                for i in range(num_envs)
             ]
-        super().__init__(num_envs, self._envs[0].spec, self._envs[0].bounds, episode_seed, tier, fresh_instance)
+        first = self._envs[0]
+        super().__init__(num_envs, first.spec, first.bounds, episode_seed, tier, fresh_instance, info_keys)
+        if self._info is not None:
+            for env, row in zip(self._envs, self._info.values, strict=True):
+                env.info = row
 
     def _advance(self, action: np.ndarray | None, seeds: dict[int, int | None], rows: ArrivalArrays) -> list[int]:
         restarts = self._envs[0].restarts  # all environments have the same limits

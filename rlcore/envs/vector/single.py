@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import gymnasium
 import numpy as np
 
 from rlcore.config.groups import RestartConfig
+from rlcore.config.info_keys import read_info_keys
 from rlcore.envs.drawing import stop_drawing
 from rlcore.envs.exact.state import OpaqueStateError, capture, restore
 from rlcore.envs.gym_form import describe_form, explain_form
 from rlcore.envs.spaces import LARGEST, Bounds, obs_bounds, spec_of
+from rlcore.envs.vector.info_values import read_value
 from rlcore.envs.vector.restarts import Restarts
 from rlcore.errors import EnvironmentFault, RunError, UserError
 from rlcore.spec import EnvSpec
@@ -35,11 +37,15 @@ class SingleEnv:
         restart: limits on restarts after failures.
         lost: True if this object replaces an environment whose process died or hung. The first reset then uses the seed
             for episodes after a restart (`spare`).
+        info_keys: value of `env.info_keys`, K entries.
 
     Attributes:
+        info: [K] float64, the values of these keys in the last step; NaN = not in `info`. The caller can replace it by
+            another array, to which the values are then written.
         failures: messages of the failures after which the environment was restarted; the caller clears the list.
     """
 
+    info: np.ndarray
     failures: list[str]
 
     def __init__(
@@ -49,6 +55,7 @@ class SingleEnv:
         fresh_instance: bool = False,
         restart: RestartConfig | None = None,
         lost: bool = False,
+        info_keys: Sequence[str] = (),
     ) -> None:
         self.build = build
         self.index = index
@@ -59,6 +66,8 @@ class SingleEnv:
         self.restarts = Restarts(restart or RestartConfig())
         self.broken = lost
         self.failures = []
+        self._info_keys = read_info_keys(info_keys)
+        self.info = np.full(len(info_keys), np.nan)
         self.spec: EnvSpec = spec_of(self.env)
         self.bounds: Bounds = obs_bounds(self.env)
         self._layout = [(key, part.shape, np.dtype(part.dtype)) for key, part in self.spec.obs.items()]
@@ -84,6 +93,7 @@ class SingleEnv:
                 random generator to continue.
         """
         self.length = 0
+        self.info.fill(np.nan)
         while True:
             try:
                 if self.broken:
@@ -137,6 +147,7 @@ class SingleEnv:
         if not self.restarts.allow():
             raise self._fault(f"{what}{self.restarts.explain_giving_up()}") from error
         self.broken = True
+        self.info.fill(np.nan)
         self.failures.append(f"environment {self.index}, step {self.length} of its episode: {what}")
 
     def step(self, action: Any, obs: dict[str, np.ndarray], row: int) -> Row:
@@ -159,13 +170,15 @@ class SingleEnv:
         """
         self.length += 1
         try:
-            new, reward, terminated, truncated, _ = self.env.step(action)
+            new, reward, terminated, truncated, info = self.env.step(action)
         except BaseException as error:
             if not is_failure(error):
                 raise
             self._note_failure("step", error, action)
             return 0.0, False, True
         self._write(new, obs, row)
+        if self._info_keys:
+            self._read_info(info)
         plain = reward if isinstance(reward, float) else self._plain_reward(reward)
         if not -LARGEST <= plain <= LARGEST:  # also True for NaN
             raise self._fault(f"reward is {plain}, but must be a finite float32 number")
@@ -243,6 +256,13 @@ class SingleEnv:
             elif shape or value.__class__ is not int:
                 value = self._fitting(key, value, shape, dtype)
             obs[key][row] = value
+
+    def _read_info(self, info: Any) -> None:
+        try:
+            for place, key in enumerate(self._info_keys):
+                self.info[place] = read_value(info, key)
+        except ValueError as error:
+            raise self._fault(str(error)) from None
 
     def _fitting(self, key: str, value: Any, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         try:

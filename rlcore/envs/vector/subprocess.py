@@ -11,6 +11,7 @@ import pickle
 import signal
 import subprocess
 import weakref
+from collections.abc import Sequence
 from multiprocessing.connection import Connection, Pipe
 from typing import Any
 
@@ -40,6 +41,7 @@ class Worker:
         index: index of the environment, for messages.
         fresh_instance: if True, a new environment is built for every episode.
         lost: True if the process replaces one that died or hung.
+        info_keys: value of `env.info_keys`.
 
     Attributes:
         row: observation, reward, terminated and truncated of the last time step, in shared memory; available after
@@ -48,8 +50,15 @@ class Worker:
 
     row: SharedRow
 
-    def __init__(self, settings: EnvSettings, index: int, fresh_instance: bool, lost: bool = False) -> None:
-        self.index = index
+    def __init__(
+        self,
+        settings: EnvSettings,
+        index: int,
+        fresh_instance: bool,
+        lost: bool = False,
+        info_keys: Sequence[str] = (),
+    ) -> None:
+        self.index, self._infos = index, len(info_keys)
         self.connection, theirs = Pipe()
         self._memory = os.memfd_create(f"environment {index}")
         self.process = spawn(
@@ -62,7 +71,7 @@ class Worker:
         )
         theirs.close()
         self._finalizer = weakref.finalize(self, _end, self.process, self.connection, self._memory)
-        self.send(Request.BUILD, pickle.dumps((settings, index, fresh_instance, lost)))
+        self.send(Request.BUILD, pickle.dumps((settings, index, fresh_instance, lost, info_keys)))
 
     def receive_spec(self, deadline: Deadline) -> tuple[EnvSpec, Bounds]:
         """Wait until the worker has built the environment; return its spec and the bounds of its observations.
@@ -71,7 +80,7 @@ class Worker:
         """
         spec_json, bounds = pickle.loads(self.receive(deadline, 0))
         spec = EnvSpec.from_json(spec_json)
-        self.row = SharedRow(spec, self._memory)
+        self.row = SharedRow(spec, self._memory, self._infos)
         return spec, bounds
 
     def send(self, request: Request, payload: bytes) -> None:
@@ -166,18 +175,19 @@ class SubprocessVectorEnv(EpisodicVectorEnv):
         tier: str = "snapshot",
         fresh_instance: bool = False,
         step_timeout: float = STEP_TIMEOUT,
+        info_keys: Sequence[str] = (),
     ) -> None:
-        self.step_timeout, self._settings = step_timeout, settings
+        self.step_timeout, self._settings, self._info_keys = step_timeout, settings, info_keys
         self._restarts = [Restarts(settings.restart) for _ in range(num_envs)]  # restarts of lost processes
         self.workers: list[Worker] = []
         try:
-            self.workers.extend(Worker(settings, index, fresh_instance) for index in range(num_envs))
+            self.workers.extend(Worker(settings, i, fresh_instance, info_keys=info_keys) for i in range(num_envs))
             deadline = Deadline(max(START_LIMIT, step_timeout))
             built = [worker.receive_spec(deadline) for worker in self.workers]
         except BaseException:
             self.close()
             raise
-        super().__init__(num_envs, *built[0], episode_seed, tier, fresh_instance)
+        super().__init__(num_envs, *built[0], episode_seed, tier, fresh_instance, info_keys)
 
     @property
     def pids(self) -> list[int]:
@@ -204,8 +214,12 @@ class SubprocessVectorEnv(EpisodicVectorEnv):
         for index in range(self.num_envs):
             if self._receive_or_restart(index, seeds, deadline):
                 reward[index], terminated[index], truncated[index] = 0.0, False, True
+                if self._info is not None:
+                    self._info.values[index] = np.nan
                 continue
             row = self.workers[index].row
+            if self._info is not None:
+                self._info.values[index] = row.info
             for key, values in row.obs.items():
                 obs[key][index] = values
             reward[index], terminated[index], truncated[index] = row.reward, row.terminated, row.truncated
@@ -263,7 +277,7 @@ class SubprocessVectorEnv(EpisodicVectorEnv):
             self._note_failures(index, [text], cut)
             self.workers[index].close()
             restarts.pause()
-            self.workers[index] = Worker(self._settings, index, self.fresh_instance, lost=True)
+            self.workers[index] = Worker(self._settings, index, self.fresh_instance, True, self._info_keys)
             try:
                 self.workers[index].receive_spec(Deadline(max(START_LIMIT, self.step_timeout)))
                 return

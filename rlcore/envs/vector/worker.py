@@ -17,6 +17,7 @@ import os
 import pickle
 import signal
 import sys
+from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -47,14 +48,15 @@ class Status(enum.IntEnum):
     ERROR = 1
 
 
-def record_dtype(spec: EnvSpec) -> np.dtype:
+def record_dtype(spec: EnvSpec, infos: int) -> np.dtype:
     """Return the NumPy record dtype of the results of one step.
 
-    The fields are obs_0, obs_1, … for the observation keys in the order of the spec, then reward, terminated and
-    truncated.
+    The fields are obs_0, obs_1, … for the observation keys in the order of the spec, then reward, terminated, truncated
+    and info, which contains one number for each of the `infos` entries of `env.info_keys`.
     """
     fields: list[Any] = [(f"obs_{i}", part.dtype, part.shape) for i, part in enumerate(spec.obs.values())]
-    return np.dtype([*fields, ("reward", "f8"), ("terminated", "?"), ("truncated", "?")], align=True)
+    results = [("reward", "f8"), ("terminated", "?"), ("truncated", "?"), ("info", "f8", (infos,))]
+    return np.dtype([*fields, *results], align=True)
 
 
 class SharedRow:
@@ -63,27 +65,31 @@ class SharedRow:
     Args:
         spec: spec of the environment.
         memory: file descriptor of the memory, which is resized so that the results fit.
+        infos: K, number of entries of `env.info_keys`.
 
     Attributes:
         obs: observation key -> [*shape].
         reward: [] float64.
         terminated: [] bool.
         truncated: [] bool.
+        info: [K] float64, the values of `env.info_keys`; NaN = not in `info`.
     """
 
     obs: dict[str, np.ndarray]
     reward: np.ndarray
     terminated: np.ndarray
     truncated: np.ndarray
+    info: np.ndarray
 
-    def __init__(self, spec: EnvSpec, memory: int) -> None:
-        record = record_dtype(spec)
+    def __init__(self, spec: EnvSpec, memory: int, infos: int) -> None:
+        record = record_dtype(spec, infos)
         os.ftruncate(memory, record.itemsize)
         row: Any = np.frombuffer(mmap.mmap(memory, record.itemsize), record, 1)
         self.obs = {key: row[f"obs_{i}"][0, ...] for i, key in enumerate(spec.obs)}
         self.reward, self.terminated, self.truncated = (
             row[name].reshape(()) for name in ("reward", "terminated", "truncated")
         )
+        self.info = row["info"][0]
 
 
 class RequestHandler:
@@ -125,10 +131,11 @@ class RequestHandler:
             self.env.replay(seed, actions.tolist() if actions.ndim == 1 else list(actions), self.obs, 0)
         return self._failures()
 
-    def _build(self, settings: Any, index: int, fresh_instance: bool, lost: bool) -> bytes:
-        self.env = SingleEnv(lambda: make(settings), index, fresh_instance, settings.restart, lost)
+    def _build(self, settings: Any, index: int, fresh_instance: bool, lost: bool, info_keys: Sequence[str]) -> bytes:
+        self.env = SingleEnv(lambda: make(settings), index, fresh_instance, settings.restart, lost, info_keys)
         spec = self.env.spec
-        self.row = SharedRow(spec, self.memory)
+        self.row = SharedRow(spec, self.memory, len(info_keys))
+        self.env.info = self.row.info
         self.obs = {key: values[None] for key, values in self.row.obs.items()}
         return pickle.dumps((spec.to_json(), self.env.bounds))
 

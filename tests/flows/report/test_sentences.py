@@ -34,6 +34,12 @@ def test_describe_marks_interval_beyond_returns_as_approximation() -> None:
     assert within is not None and within.endswith("over 2 episodes")
 
 
+def test_describe_adds_numbers_from_info() -> None:
+    won = {"mean": 0.75, "ci95": [0.5, 1.0], "episodes": 2, "values": [0.5, 1.0]}
+    text = describe("evaluation", {"policy_steps": 4096, "greedy": GREEDY | {"info": {"won": won}}})
+    assert text is not None and text.endswith("greedy 51.0 [40.0, 62.0] over 2 episodes, won 0.75 [0.50, 1.00]")
+
+
 def test_describe_ignores_rounding_of_equal_returns() -> None:
     """The mean of equal numbers can differ from them in the last digit."""
     equal = {"mean": 0.9299999999999998, "ci95": [0.9299999999999998] * 2, "episodes": 2, "returns": [0.93, 0.93]}

@@ -10,7 +10,7 @@ import pytest
 from rich.text import Text
 
 from flows.report.html import document
-from flows.report.tables import evaluation_table, summary_markdown, summary_table
+from flows.report.tables import evaluation_table, summary_html, summary_markdown, summary_table
 from rlcore.store.directory import RunDirectory
 from tests.flows.conftest import Printed
 
@@ -42,6 +42,20 @@ def test_summary_table_lists_results_and_random_baseline(run: RunDirectory, prin
     assert ["greedy", "100", "500.0", "500.0", "to", "500.0", "500.0", "500.0"] in rows
     assert ["stochastic", "100", "482.9", "476.8", "to", "488.2", "231.0", "500.0"] in rows
     assert ["random", "baseline", "100", "22.3", "20.1", "to", "24.5", "-", "-"] in rows
+
+
+def test_summary_lists_numbers_from_info(run: RunDirectory, printed: Printed) -> None:
+    won, random = ({"mean": m, "ci95": [m - 0.1, m + 0.1], "episodes": 40} for m in (0.8, 0.2))
+    results = {"eval": {"greedy": GREEDY | {"info": {"won": won | {"values": [0.0, 1.0]}}}, "stochastic": SAMPLED}}
+    summary = SUMMARY | results | {"baseline": BASELINE | {"info": {"won": random}}}
+    rows = [line.split() for line in printed(summary_table(summary, run)).splitlines()]
+    assert ["won", "greedy", "40", "0.80", "0.70", "to", "0.90", "0.00", "1.00"] in rows
+    assert ["won", "random", "baseline", "40", "0.20", "0.10", "to", "0.30", "-", "-"] in rows
+    lines = summary_markdown(summary).splitlines()
+    place = lines.index("| won | greedy | 40 | 0.80 | 0.70 to 0.90 | 0.00 | 1.00 |")
+    assert lines[place - 3] == "" and lines[place - 2].startswith("| number from info | policy")
+    assert "<td>won</td><td>greedy</td>" in summary_html(summary)
+    assert "number from info" not in summary_markdown(SUMMARY) + summary_html(SUMMARY)
 
 
 @pytest.mark.parametrize("columns", [None, 40])

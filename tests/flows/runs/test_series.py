@@ -87,3 +87,14 @@ def test_register_model_writes_model_file_if_disabled(tmp_path: Path) -> None:
     assert register_model(run)["version"] is None
     model = json.loads((run.path / "results/model.json").read_text())
     assert model["decision"] == "not registered: model_manager.disabled=true"
+
+
+def test_write_results_contains_numbers_from_info(tmp_path: Path) -> None:
+    run, won = finished(tmp_path / "run"), {"mean": 0.5, "ci95": [0.25, 0.75], "episodes": 8}
+    later = {"mean": 80.0, "ci95": [79.0, 81.0], "info": {"won": won}}
+    EventLog(run.events).append("evaluation", policy_steps=3072, final=False, greedy=later)
+    folder = write_results(run, SUMMARY | {"eval": {"greedy": GREEDY | {"info": {"won": won}}, "stochastic": None}})
+    rows = (folder / "evaluations.csv").read_text().splitlines()
+    assert rows[0].endswith("ci95_high,won") and rows[1:] == ["2048,70.0,60.0,80.0,", "3072,80.0,79.0,81.0,0.5"]
+    metrics = json.loads((folder / "metrics.json").read_text())
+    assert metrics["greedy"]["info"] == {"won": {"mean": 0.5, "ci95_low": 0.25, "ci95_high": 0.75}}

@@ -299,7 +299,34 @@ class Closed(gymnasium.Env):
         return np.array([self.place], np.float32), -abs(self.place), False, self.count >= 12, {}
 
 
-for _cls in (Counter, Spaces, Opaque, Hidden, Sticky, Flaky, Sequence, Masked, Camera, Closed, OldForm):
+class Informed(gymnasium.Env):
+    """Episode e terminates after `len(infos[e % len(infos)])` steps, and step t returns the t-th mapping as info.
+
+    The reset returns info, too; nothing may read it. `fails` is an episode whose second step raises. If `drawn` is
+    True, e is random, so that an episode depends on its seed only.
+    """
+
+    action_space = spaces.Discrete(2)
+    observation_space = spaces.Box(-1.0, 100.0, (2,), np.float64)
+
+    def __init__(self, render_mode=None, infos=(({},),), fails=-1, drawn=False):
+        self.render_mode, self.infos, self.fails, self.drawn = render_mode, infos, fails, drawn
+        self.episode, self.count = -1, 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.episode, self.count = self.np_random.integers(3) if self.drawn else self.episode + 1, 0
+        return np.array([self.episode, 0], np.float64), {"x": 1000.0, "done_well": True}
+
+    def step(self, action):
+        steps = self.infos[self.episode % len(self.infos)]
+        info, self.count = steps[self.count], self.count + 1
+        if self.episode == self.fails and self.count == 2:
+            raise RuntimeError("the engine said no")
+        return np.array([self.episode, self.count], np.float64), 1.0, self.count == len(steps), False, dict(info)
+
+
+for _cls in (Counter, Spaces, Opaque, Hidden, Sticky, Flaky, Sequence, Masked, Camera, Closed, OldForm, Informed):
     _id = f"Probe/{_cls.__name__}-v0"
     if _id not in gymnasium.registry:
         gymnasium.register(_id, entry_point=f"{__name__}:{_cls.__name__}")

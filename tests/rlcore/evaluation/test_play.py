@@ -45,6 +45,16 @@ def test_eval_result_interval_of_known_returns() -> None:
     assert result["ci95"] == pytest.approx([3 - 1.963, 3 + 1.963], abs=2e-3)
 
 
+def test_eval_result_has_intervals_of_numbers_from_info() -> None:
+    # x is 1 to 5 in five of six episodes, as above; y is in one episode.
+    info = [{"x": 1.0}, {"x": 2.0}, {"y": 8.0}, {"x": 3.0}, {"x": 4.0}, {"x": 5.0}]
+    result = EvalResult([0.0] * 6, [1] * 6, info=info).to_json()["info"]
+    assert result["x"]["ci95"] == pytest.approx([3 - 1.963, 3 + 1.963], abs=2e-3)
+    assert (result["x"]["mean"], result["x"]["episodes"], result["x"]["values"]) == (3.0, 5, [1.0, 2.0, 3.0, 4.0, 5.0])
+    assert result["y"] == {"mean": 8.0, "std": 0.0, "ci95": [8.0, 8.0], "episodes": 1, "values": [8.0]}
+    assert "info" not in EvalResult([0.0], [1], info=[{}]).to_json()
+
+
 def test_eval_result_of_one_episode_has_no_spread() -> None:
     result = EvalResult([2.0], [3]).to_json()
     assert result["std"] == 0 and result["ci95"] == [2.0, 2.0]

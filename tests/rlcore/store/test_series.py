@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,6 +34,32 @@ def test_lines_return_points_of_each_metric(log: EventLog) -> None:
         "Time/wall_s": [(100, 0.5), (200, 1.0)],  # once per step, although two events have the time at 100
     }
     assert [e["greedy"].get("ci95") for e in evaluations(read_events(log.path))] == [[35.0, 45.0], None]
+
+
+def test_lines_have_means_of_numbers_from_info(tmp_path: Path) -> None:
+    def result(mean: float, **info: float) -> dict[str, Any]:
+        each = {name: {"mean": value, "ci95": [0.0, 1.0], "episodes": 4} for name, value in info.items()}
+        return {"mean": mean, "info": each}
+
+    log = EventLog(tmp_path / "events.jsonl")
+    log.append("baseline", **result(21.5, won=0.1))
+    log.append("metrics", policy_steps=100, values={"Game/won": 0.5})
+    log.append("evaluation", policy_steps=100, final=False, greedy=result(40.0, won=0.75, **{"deep.y": 2.0}))
+    log.append(
+        "evaluation", policy_steps=200, final=False, greedy={"mean": 1.0, "info": {"won": {"mean": 1.0}}}
+    )  # damaged
+    log.append(
+        "evaluation", policy_steps=100, final=True, greedy=result(39.0, won=1.0), stochastic=result(3.0, won=0.9)
+    )
+    found = lines(read_events(log.path))
+    assert {name: [*line] for name, line in found.items() if "won" in name or "deep" in name} == {
+        "Evaluation/random_won": [(0, 0.1)],
+        "Game/won": [(100, 0.5)],
+        "Evaluation/greedy_won": [(100, 0.75)],
+        "Evaluation/greedy_deep.y": [(100, 2.0)],
+        "Test/won": [(100, 1.0)],
+        "Test/won_stochastic": [(100, 0.9)],
+    }
 
 
 def test_points_ignore_repetitions_after_resume(log: EventLog) -> None:

@@ -53,6 +53,15 @@ def test_update_statistics_average_metrics() -> None:
     assert found == {"Loss/value_loss": 2.0, "Params/gradient_steps": 8.0, "Time/update_s": 0.25}
 
 
+def test_statistics_have_means_of_numbers_from_info() -> None:
+    steps = rows([[0.0], [1.0]], [[True], [False]])
+    episodes = [Episode(0, 4.0, 10, {"won": 1.0}), Episode(0, 7.0, 20, {"won": 0.0, "x": 3.0}), Episode(0, 1.0, 2)]
+    found = rollout_statistics(steps, one(steps, 1), episodes, 0.1)
+    assert (found["Game/won"], found["Game/x"]) == (0.5, 3.0)
+    result = {"returns": [1.0], "mean_length": 7, "info": {"won": {"mean": 0.25}}}
+    assert episode_statistics(result)["Game/won"] == 0.25
+
+
 def test_episode_statistics_equal_numpy() -> None:
     found = episode_statistics({"returns": [1.0, 4.0, 10.0], "mean_length": 7})
     returns = np.array([1, 4, 10])

@@ -40,6 +40,8 @@ def through_disk(state):
     if isinstance(state, dict):
         assert all(type(key) is str for key in state)
         return {key: through_disk(value) for key, value in state.items()}
+    if isinstance(state, list):
+        return [through_disk(value) for value in state]
     assert state is None or type(state) in (bool, int, float, str), state
     return json.loads(json.dumps(state, allow_nan=False))
 
