@@ -112,7 +112,7 @@ class _Reads(TorchFunctionMode):
 
 
 def _without_unused_weights(acting: Any, call: Callable[[Any], Any]) -> nn.Module:
-    """Copy an agent, and make those of its parameters empty that `call`, a function of the agent, does not read.
+    """Copy an agent, and replace those of its parameters that `call`, a function of the agent, does not read by a zero.
 
     For example, the agent of a Dreamer contains the decoder of its world model, which no action depends on.
     """
@@ -121,5 +121,5 @@ def _without_unused_weights(acting: Any, call: Callable[[Any], Any]) -> nn.Modul
         call(acting)
     for parameter in acting.parameters():
         if id(parameter) not in reads.seen:
-            parameter.data = parameter.data.new_empty(0)
+            parameter.data = parameter.data.new_zeros(1)  # torch 2.11 warns about empty tensors when it loads a file
     return acting
