@@ -1,4 +1,4 @@
-"""Exported policies compute what the policy computes; all other policies are refused."""
+"""Exported files compute what the policy computes; all other policies are refused."""
 
 from __future__ import annotations
 
@@ -233,13 +233,15 @@ def own_outputs(policy: LoadedPolicy) -> tuple[GreedyPolicy, Callable[[Arrays], 
             "ppo",
             "value",
             lambda value: value + np.float32(3e-5),
-            r"differs by 3e-05 from the policy, but at most 1e-05",
+            r"'value' differs by 3e-05 from that of the policy, but at most 1e-05",
         ),
-        ("ppo", "action", lambda action: 2 - action, "differs by"),
+        ("ppo", "action", lambda action: 2 - action, "'action' is another choice"),
         ("ppo", "action", lambda action: action.astype(np.int32), r"'action' is int32 \[1\] instead of int64 \[1\]"),
         ("ppo", "value", lambda value: value[:, None], r"'value' is float32 \[1, 1\] instead of float32 \[1\]"),
-        ("ppo", "value", lambda value: value * np.float32(np.nan), "differs by inf"),
-        ("ppo_recurrent", "next_carry.agent.h", lambda h: h + np.float32(1e-4), "differs by 0.0001"),
+        ("ppo", "value", lambda value: value * np.float32(np.nan), "'value' .* differs by inf"),
+        ("ppo_recurrent", "next_carry.agent.h", lambda h: h + np.float32(1e-4), "'carry.agent.h' .* differs by 0.0001"),
+        ("dreamer_v3", "next_carry.stoch", lambda stoch: np.roll(stoch, 1, -1), "'carry.stoch' .* is another choice"),
+        ("dreamer_v3", "next_carry.stoch", lambda stoch: stoch + np.float32(2e-5), "'carry.stoch' .* differs by 2e-05"),
     ],
 )
 def test_comparison_finds_wrong_output(algo: str, output: str, change: Callable[..., Any], sentence: str) -> None:
@@ -265,6 +267,18 @@ def test_comparison_ignores_actions_that_rounding_decides() -> None:
     assert agreement.undecided == 18 and agreement.rows == 6 * (1 + 2 + 32) - 18  # one row of each batch
     with pytest.raises(RunError, match="rounding errors decide 210 of 210 actions"):
         compare(policy, module, lambda given: (out := run(given)) | {"action": 1 - out["action"]}, "p.onnx")
+
+
+def test_comparison_of_continuous_action_ignores_no_rows() -> None:
+    policy = make_policy("ppo", {"state": VECTOR}, ActionSpec("Box", (1,), "float32", low=(-np.inf,), high=(np.inf,)))
+    hidden = [layer for layer in policy.agent.actor.modules() if isinstance(layer, torch.nn.Linear)][-1]
+    hidden.weight[0], hidden.bias[0] = 0, 20  # tanh(20) = 1
+    head = policy.agent.head.linear
+    head.weight[0, 0], head.bias[0] = -1000, 1000  # changes of these two by a millionth move the action by about 1e-3
+    module, run = own_outputs(policy)
+    assert compare(policy, module, run, "p.onnx").rows == 6 * (1 + 2 + 32)
+    with pytest.raises(RunError, match="'action' .* differs by 5e-05"):
+        compare(policy, module, lambda given: (out := run(given)) | {"action": out["action"] + np.float32(5e-5)}, "p")
 
 
 def test_failed_comparison_keeps_older_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
