@@ -17,7 +17,7 @@ def load_policy(path_or_uri: str | Path) -> LoadedPolicy:
     """Load a trained policy. Call its `predict(obs)`, or `step(obs, carry)` if the policy is recurrent.
 
     Args:
-        path_or_uri: run directory, checkpoint directory, exported policy folder, or `models:/NAME@champion`.
+        path_or_uri: run directory, checkpoint directory, policy folder, or `models:/NAME@champion`.
 
     Returns:
         The policy.
@@ -39,7 +39,7 @@ def export(
     Each file is compared with the policy on random observations before it appears under its name.
 
     Args:
-        path_or_uri: run directory, checkpoint directory, exported policy folder, or `models:/NAME@champion`.
+        path_or_uri: run directory, checkpoint directory, policy folder, or `models:/NAME@champion`.
         onnx: path of a file for ONNX runtimes; None = do not write one. It needs the extra `onnx`.
         torch: path of a file for `torch.export.load`, with the suffix .pt2; None = do not write one.
 
@@ -48,7 +48,7 @@ def export(
 
     Raises:
         UserError: If there is no such policy, if it cannot be exported, or if no path is given.
-        RunError: If the outputs of an exported policy differ from those of the policy.
+        RunError: If the outputs of an exported file differ from those of the policy.
     """
     from rlcore.evaluation.export import check_destinations, export_files
 
@@ -60,7 +60,7 @@ def load_world_model(path_or_uri: str | Path) -> LoadedWorldModel:
     """Load a trained world model, with the methods `observe`, `imagine` and `decode`.
 
     Args:
-        path_or_uri: run directory, checkpoint directory, exported policy folder, or `models:/NAME@champion` of a
+        path_or_uri: run directory, checkpoint directory, policy folder, or `models:/NAME@champion` of a
             registered policy or world model.
 
     Returns:

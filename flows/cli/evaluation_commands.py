@@ -82,7 +82,7 @@ def export(source: str, onnx: str | None, torch: str | None, checkpoint: str | N
     """Write a policy to files that run without Shepherd, and print their inputs and outputs.
 
     Args:
-        source: run directory, checkpoint directory, models:/ URI or folder of an exported policy.
+        source: run directory, checkpoint directory, models:/ URI or policy folder.
         onnx: path of the ONNX file; None: do not write one.
         torch: path of the file for torch.export.load; None: do not write one.
         checkpoint: latest, best or a number of policy steps; None for the best checkpoint, or the latest one if no

@@ -104,7 +104,7 @@ def play_candidate(
 
     Args:
         run: the run that defines the environment and the time limit.
-        policy: a checkpoint or an exported policy.
+        policy: a checkpoint or a policy folder.
         with_torch: function that calls another function by name in a process with torch.
         doing: text for progress messages.
         seeds: number that selects a set of environment seeds; None for the set that final evaluations use.

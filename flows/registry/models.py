@@ -161,7 +161,7 @@ def local_path(path_or_uri: str | Path) -> str | Path:
 
 
 def fetch_policy(client: MlflowClient, version: ModelVersion) -> Path:
-    """Return a local folder with the exported policy of a registered version.
+    """Return the local policy folder of a registered version.
 
     The policy is downloaded once and cached under `.shepherd/models`. Raises UserError if another program registered
     the version.

@@ -1,4 +1,4 @@
-"""Steps of model registration that need torch: export of a policy, and episodes that compare two policies.
+"""Steps of model registration that need torch: writing of a policy folder, and episodes that compare two policies.
 
 They run in a separate process, so their arguments and results are JSON values.
 """
@@ -16,19 +16,19 @@ import numpy as np
 from rlcore.evaluation import final
 from rlcore.evaluation.loaded_policy import LoadedPolicy
 from rlcore.evaluation.play import OnProgress
-from rlcore.evaluation.policy import export_part, export_policy, load_policy
+from rlcore.evaluation.policy import export_part, load_policy, write_policy_folder
 from rlcore.store.directory import RunDirectory
 
 LOOK_EVERY = 10  # episodes of both policies between two predictions of the verdict
 
 
-def export(run: RunDirectory, checkpoint: str, folder: str) -> dict[str, Any]:
-    """Export the policy of a checkpoint to a folder.
+def write_policy(run: RunDirectory, checkpoint: str, folder: str) -> dict[str, Any]:
+    """Write the policy of a checkpoint to a policy folder.
 
     Returns JSON values: the content of policy.json ("description"), the inputs and outputs of the policy ("signature")
     and an example of its inputs ("example").
     """
-    policy = load_policy(export_policy(run, Path(checkpoint), Path(folder)))
+    policy = load_policy(write_policy_folder(run, Path(checkpoint), Path(folder)))
     return {
         "description": policy.description,
         "signature": asdict(policy.signature),
@@ -67,8 +67,8 @@ def play_in_process(
 
     Args:
         run: the run that defines the environment.
-        ours: path of the new policy, which is a checkpoint or an exported policy.
-        theirs: path of the champion's policy, which is a checkpoint or an exported policy.
+        ours: path of the new policy, which is a checkpoint or a policy folder.
+        theirs: path of the champion's policy, which is a checkpoint or a policy folder.
         total: maximal number of episodes of each policy.
         random: mean return of the random policy, if known.
         limit: time limit in seconds; None for no limit.
@@ -94,7 +94,7 @@ def play_within(
 
     Args:
         run: the run that defines the environment.
-        policy: path of the policy, which is a checkpoint or an exported policy.
+        policy: path of the policy, which is a checkpoint or a policy folder.
         total: maximal number of episodes.
         limit: time limit in seconds; None for no limit.
         seeds: number that selects the set of environment seeds; None for the set that final evaluations use.

@@ -1,4 +1,4 @@
-"""Upload of exported policies to MLflow as a logged model, and registration as a version.
+"""Upload of policy folders to MLflow as a logged model, and registration as a version.
 
 MLflow distinguishes a *logged model* (files, shown on the page of a run) from a *version* of a registered model, which
 refers to a logged model. If the process is killed, each step can be repeated without creating a second logged model of
@@ -33,11 +33,11 @@ LINKED = "mlflow.modelVersions"  # tag of a logged model that lists its versions
 
 
 @dataclass(frozen=True)
-class Exported:
-    """Exported policy: the files in a folder, and a description of its inputs and outputs.
+class PolicyFolder:
+    """Policy folder, and a description of the inputs and outputs of its policy.
 
     Attributes:
-        folder: folder with the files of the policy.
+        folder: path of the policy folder.
         description: content of the file policy.json.
         signature: names, shapes and dtypes of the policy's inputs and outputs.
         example: name of each input -> array with batch size 1, for the first time step of an episode.
@@ -49,8 +49,8 @@ class Exported:
     example: Mapping[str, np.ndarray]
 
     @classmethod
-    def from_json(cls, folder: Path, facts: Mapping[str, Any]) -> Exported:
-        """Create an `Exported` from the folder of a policy and the JSON values of `flows.registry.playing.export`."""
+    def from_json(cls, folder: Path, facts: Mapping[str, Any]) -> PolicyFolder:
+        """Create an instance from a policy folder and the JSON values of `flows.registry.playing.write_policy`."""
 
         def columns(listed: Sequence[Mapping[str, Any]]) -> tuple[Column, ...]:
             return tuple(Column(one["name"], one["kind"], tuple(one["shape"]), one["dtype"]) for one in listed)
@@ -63,14 +63,14 @@ class Exported:
 
 
 def create_version(
-    client: MlflowClient, name: str, policy: Exported, run_id: str, tags: Mapping[str, str], description: str = ""
+    client: MlflowClient, name: str, policy: PolicyFolder, run_id: str, tags: Mapping[str, str], description: str = ""
 ) -> ModelVersion:
-    """Log an exported policy as a model of an MLflow run, and register it as the next version of the model `name`.
+    """Log a policy as a model of an MLflow run, and register it as the next version of the model `name`.
 
     Args:
         client: client of the registry.
         name: name of the registered model; it is created if it does not exist.
-        policy: the exported policy.
+        policy: the policy folder.
         run_id: id of the MLflow run.
         tags: tags of the version; the inputs and outputs of the policy are added.
         description: description of the version.
@@ -212,7 +212,7 @@ def _is_made_of(version: ModelVersion, logged: LoggedModel) -> bool:
     return logged.model_id == version.model_id or logged.model_id in (version.source or "")
 
 
-def _fill(client: MlflowClient, logged: LoggedModel, run_id: str, policy: Exported) -> None:
+def _fill(client: MlflowClient, logged: LoggedModel, run_id: str, policy: PolicyFolder) -> None:
     """Write the files of a logged model that has no files yet, and set its status to READY.
 
     `mlflow.pyfunc.log_model` is not used, because it would create another logged model.

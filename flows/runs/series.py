@@ -43,7 +43,9 @@ def write_results(run: RunDirectory, summary: Mapping[str, Any]) -> Path:
     head = ["policy_steps", "greedy_mean", "ci95_low", "ci95_high", *names]
     write_text(folder / "evaluations.csv", _table(head, rows))
     shutil.rmtree(folder / "policy", ignore_errors=True)  # its files may be links into DVC's cache
-    with_torch(run, "flows.registry.playing.export", str(run.path / summary["checkpoint"]), str(folder / "policy"))
+    with_torch(
+        run, "flows.registry.playing.write_policy", str(run.path / summary["checkpoint"]), str(folder / "policy")
+    )
     figures = {
         name: _figures(result)
         for name, result in {**summary["eval"], "random_baseline": summary["baseline"]}.items()

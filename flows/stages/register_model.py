@@ -95,9 +95,9 @@ def _create_version(
     config, tags = config_of(run), _tags(run, checkpoint, registry.AGENT)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "policy"
-        facts = with_torch(run, "flows.registry.playing.export", str(checkpoint), str(path))
-        exported = upload.Exported.from_json(path, facts)
-        return upload.create_version(client, name, exported, mlflow_run, tags, registry.description_of(config))
+        facts = with_torch(run, "flows.registry.playing.write_policy", str(checkpoint), str(path))
+        policy = upload.PolicyFolder.from_json(path, facts)
+        return upload.create_version(client, name, policy, mlflow_run, tags, registry.description_of(config))
 
 
 def _tags(run: RunDirectory, checkpoint: Path, part: str) -> dict[str, str]:

@@ -278,7 +278,7 @@ class RunConfig(Generic[Algo_co]):
     )
     init_from: str | None = arg(
         None,
-        "source of the initial weights: RUN/checkpoints/POLICY_STEPS, models:/ URI or exported policy; RUN stands for "
+        "source of the initial weights: RUN/checkpoints/POLICY_STEPS, models:/ URI or policy folder; RUN stands for "
         "its best checkpoint, or for the newest one if there is no best one",
     )
     plugins: tuple[str, ...] = arg(

@@ -21,7 +21,7 @@ from torch.export import Dim, ExportedProgram
 from rlcore import __version__
 from rlcore.errors import ShepherdError, UserError, first_line, machine_fault
 from rlcore.evaluation.export_check import Agreement, Arrays, compare
-from rlcore.evaluation.exported_policy import GreedyPolicy, example
+from rlcore.evaluation.greedy_policy import GreedyPolicy, example
 from rlcore.evaluation.loaded_policy import LoadedPolicy
 from rlcore.evaluation.signature import Column
 from rlcore.system.durable import sync_directory, write_synced
@@ -35,7 +35,7 @@ NOISY = ("torch.onnx", "onnxscript", "onnx_ir")  # loggers that comment on detai
 
 
 class ExportedFile(NamedTuple):
-    """File with an exported policy.
+    """File that contains a policy and runs without Shepherd.
 
     Attributes:
         path: path of the file.
@@ -90,7 +90,7 @@ def export_files(
 
     Raises:
         UserError: If the policy cannot be exported, a file cannot be written, or a package is missing.
-        RunError: If the outputs of an exported policy differ from those of the policy.
+        RunError: If the outputs of an exported file differ from those of the policy.
     """
     check_destinations(onnx, torch_file)
     wanted = [(Path(path), write) for path, write in ((onnx, _write_onnx), (torch_file, _write_torch)) if path]

@@ -11,7 +11,7 @@ import torch
 
 from rlcore import streams
 from rlcore.errors import RunError
-from rlcore.evaluation.exported_policy import GreedyPolicy
+from rlcore.evaluation.greedy_policy import GreedyPolicy
 from rlcore.evaluation.loaded_policy import LoadedPolicy
 from rlcore.evaluation.signature import SAID
 from rlcore.spec import ActionSpec, ArraySpec

@@ -38,7 +38,7 @@ def evaluate_checkpoint(
 
     Args:
         run: run directory; its config defines environment and seed.
-        path: the checkpoint's directory, or an exported policy.
+        path: the checkpoint's directory, or a policy folder.
         episodes: N; number of episodes.
         greedy: True: the most likely actions; False: samples.
         round: different values result in different environment seeds.
@@ -71,7 +71,7 @@ def side_by_side(
 
     Args:
         run: run directory; its config defines environment and seed.
-        paths: checkpoints' directories or exported policies.
+        paths: checkpoints' directories or policy folders.
         episodes: maximum number of episodes per policy.
         enough: function that is called after every step and stops the evaluation by returning True. Its argument has
             one list for each policy: the returns of the first n episodes.

@@ -1,6 +1,6 @@
-"""Loading and export of policies, world models and other components of a learner.
+"""Loading of policies, world models and other components of a learner, and writing of policy folders.
 
-They are loaded from run directories, checkpoints or exported folders.
+They are loaded from run directories, checkpoints, policy folders, or folders of a single component.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def describe(run: RunDirectory, path: Path) -> dict[str, Any]:
 
 
 class Source(NamedTuple):
-    """Content of a checkpoint or an exported folder.
+    """Content of a checkpoint, a policy folder, or the folder of a single component.
 
     Attributes:
         description: description of the policy, see `LoadedPolicy`.
@@ -75,7 +75,7 @@ def load_policy(path: str | Path, seed: int = 0) -> LoadedPolicy:
 
     Args:
         path: directory of a run (the best checkpoint is used, or the newest if there is no best one), of a checkpoint,
-            of several checkpoints (the newest is used), or of an exported policy.
+            of several checkpoints (the newest is used), or a policy folder.
         seed: seed of the noise for sampled actions.
 
     Returns:
@@ -102,7 +102,7 @@ def load_world_model(path: str | Path, seed: int = 0) -> LoadedWorldModel:
     """Load a world model.
 
     Args:
-        path: a run, a checkpoint or an exported policy (see `load_policy`), or a registered world model.
+        path: a run, a checkpoint or a policy folder (see `load_policy`), or a registered world model.
         seed: seed of the noise for latent states and for sampled actions.
 
     Returns:
@@ -117,20 +117,20 @@ def load_world_model(path: str | Path, seed: int = 0) -> LoadedWorldModel:
 
 
 def read_source(path: str | Path) -> Source:
-    """Load the components of a learner, including the agent, from a run, a checkpoint or an exported folder.
+    """Load the components of a learner, including the agent, from a run, a checkpoint or a policy folder.
 
-    A folder with a single exported component (see `export_part`) is also valid.
+    The folder of a single component (see `export_part`) is also valid.
     """
     path = Path(path)
     if (path / "policy.json").exists():
-        return _read_exported(path)
+        return _read_policy_folder(path)
     if (path / "part.json").exists():
         return _read_part(path)
     found = checkpoint.locate(path, checkpoint.choose)
     if found is None:
         raise UserError(
             f"{path}: contains no policy; use the path of a run, of a checkpoint, of a folder written by "
-            "Trainer.save, or of an exported policy"
+            "Trainer.save, or of a policy folder"
         )
     path = found
     learning, bookkeeping = checkpoint.load(path)
@@ -161,8 +161,8 @@ def _explain_errors(source: str, files: str) -> Iterator[None]:
         ) from error
 
 
-def _read_exported(path: Path) -> Source:
-    """Load the components in a folder that `export_policy` wrote; raise UserError if its files are invalid."""
+def _read_policy_folder(path: Path) -> Source:
+    """Load the components in a policy folder; raise UserError if its files are invalid."""
     files = f"policy.json and {AGENT[0]}"
     with _explain_errors(str(path), files):
         description = _description(path, "policy.json")
@@ -248,8 +248,8 @@ def _shape_of(value: Any) -> str:
     return f"of shape {list(value.shape)}" if isinstance(value, torch.Tensor) else "statistics"
 
 
-def export_policy(run: RunDirectory, path: Path, destination: Path) -> Path:
-    """Export the policy of a run's checkpoint to a folder, from which it can be loaded without the run.
+def write_policy_folder(run: RunDirectory, path: Path, destination: Path) -> Path:
+    """Write the policy of a run's checkpoint to a policy folder, from which it can be loaded without the run.
 
     The folder contains a description of the policy (policy.json), its weights, and other components from which a new
     run can start, such as critics.

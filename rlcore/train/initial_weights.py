@@ -29,7 +29,7 @@ def require_source(config: RunConfig) -> None:
 
 
 def locate_source(config: RunConfig, path: Path) -> Path:
-    """Return the checkpoint from which a training starts, or the exported folder at `path`.
+    """Return the checkpoint from which a training starts, or the policy folder at `path`.
 
     If `path` is a run, its best checkpoint is chosen. An algorithm that fine-tunes starts from its newest checkpoint.
     """

@@ -10,7 +10,7 @@ import torch
 
 from rlcore.config.values import plain
 from rlcore.errors import UserError
-from rlcore.evaluation.policy import BESIDE, export_policy
+from rlcore.evaluation.policy import BESIDE, write_policy_folder
 from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
 from rlcore.store import checkpoint
 from rlcore.train.build import build
@@ -87,7 +87,7 @@ def test_build_starts_fine_tuning_from_exploration_run(tmp_path: Path) -> None:
     other: Any = config("p2e_dv3_finetuning", learning_starts=40, world_model=world).algo
     with pytest.raises(UserError, match=r"init_from=.*algo.world_model.stochastic_size=3 \(here 7\)"):
         build(other, "CartPole-v1", num_envs=1, config={"init_from": str(run.path)})
-    policy = export_policy(run, run.checkpoints / "40", tmp_path / "policy")
+    policy = write_policy_folder(run, run.checkpoints / "40", tmp_path / "policy")
     for name in BESIDE:
         (policy / name).unlink()
     with pytest.raises(UserError, match="init_from=.*contains no exploration actor"):

@@ -1,4 +1,4 @@
-"""The code of docs/deploying.md runs an exported policy in a process that cannot import Shepherd."""
+"""The code of docs/deploying.md runs an exported file in a process that cannot import Shepherd."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from flows.config.compose import compose
 from flows.runs.create import create_run
 from flows.stages.make_env import make_env
 from rlcore.evaluation.export import export_files
-from rlcore.evaluation.policy import export_policy
+from rlcore.evaluation.policy import write_policy_folder
 from rlcore.store import checkpoint
 from rlcore.store.directory import RunDirectory
 from rlcore.train.run_trainer import RunTrainer
@@ -44,7 +44,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder of a user with a feed-forward run, its exported files, and its policy."""
     folder = tmp_path_factory.mktemp("user")
     run = train(folder / "runs/cartpole", "exp=ppo")
-    export_policy(run, checkpoint.resolve(run, "latest"), folder / "policy")
+    write_policy_folder(run, checkpoint.resolve(run, "latest"), folder / "policy")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         (code,) = (text for text in CODE if "import flows" in text)

@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from rlcore.errors import UserError
-from rlcore.evaluation.policy import export_policy, load_policy
+from rlcore.evaluation.policy import load_policy, write_policy_folder
 from rlcore.store import checkpoint
 from rlcore.store.checkpoint import nested_state
 from rlcore.store.checkpoint.reading import FILES, FORMAT
@@ -428,7 +428,7 @@ def test_run_trainer_refuses_state_of_other_kind(trained: RunDirectory, tmp_path
 @pytest.mark.parametrize("name", ["policy.json", "agent.json", "agent.safetensors"])
 def test_load_policy_refuses_hostile_files(trained: RunDirectory, tmp_path: Path, name: str) -> None:
     contents = [*bombs(tmp_path / "canary", tmp_path).values(), b"", b"{}", b"[" * 100_000, b'{"format": 1}']
-    folder = export_policy(trained, checkpoint.resolve(trained, "latest"), tmp_path / "policy")
+    folder = write_policy_folder(trained, checkpoint.resolve(trained, "latest"), tmp_path / "policy")
     load_policy(folder)
     for content in contents:
         (folder / name).write_bytes(content)

@@ -21,7 +21,7 @@ from rlcore.errors import RunError, UserError
 from rlcore.evaluation import export
 from rlcore.evaluation.export import METADATA, export_files, trace
 from rlcore.evaluation.export_check import Arrays, compare, random_observations
-from rlcore.evaluation.exported_policy import GreedyPolicy, example
+from rlcore.evaluation.greedy_policy import GreedyPolicy, example
 from rlcore.evaluation.loaded_policy import LoadedPolicy
 from rlcore.evaluation.policy import load_policy
 from rlcore.spec import ActionSpec, ArraySpec, Binding, EnvSpec, Window

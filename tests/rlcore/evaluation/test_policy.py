@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from rlcore.errors import UserError
-from rlcore.evaluation.policy import export_policy, load_policy
+from rlcore.evaluation.policy import load_policy, write_policy_folder
 from rlcore.store import checkpoint
 from rlcore.store.directory import RunDirectory
 from rlcore.train.run_trainer import RunTrainer
@@ -42,7 +42,7 @@ def test_predict_matches_saved_agent(run: RunDirectory) -> None:
 
 def test_load_policy_accepts_run_checkpoint_and_export(run: RunDirectory, tmp_path: Path) -> None:
     path = checkpoint.resolve(run, "latest")
-    exported = export_policy(run, path, tmp_path / "policy")
+    exported = write_policy_folder(run, path, tmp_path / "policy")
     policies = [load_policy(p) for p in (run.path, path, exported)]
     weights = [torch.cat([v.flatten() for v in p.agent.parameters()]) for p in policies]
     assert torch.equal(weights[0], weights[1]) and torch.equal(weights[0], weights[2])

@@ -22,7 +22,7 @@ from rlcore.config.groups import EnvConfig
 from rlcore.config.run import RunConfig
 from rlcore.conformance.trainings import bits, fresh, run
 from rlcore.errors import RunError, UserError
-from rlcore.evaluation.policy import export_policy, load_policy, read_source
+from rlcore.evaluation.policy import load_policy, read_source, write_policy_folder
 from rlcore.protocols import Stateful
 from rlcore.store import checkpoint
 from rlcore.store.directory import RunDirectory
@@ -81,14 +81,14 @@ def sac_run(path: Path, *overrides: str) -> RunDirectory:
     return run
 
 
-def test_init_from_accepts_run_and_exported_policy(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_init_from_accepts_run_and_policy_folder(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     source = sac_run(tmp_path / "source", "seed=0")
     session = RunTrainer(source)
     session.advance(lambda message: None)
     session.save()
     session.close()
-    exported = export_policy(source, checkpoint.resolve(source, "latest"), tmp_path / "exported")
+    exported = write_policy_folder(source, checkpoint.resolve(source, "latest"), tmp_path / "exported")
     assert {"critics", "target", "agent"} == read_source(exported).parts.keys()
     assert load_policy(exported).predict(np.zeros(3)).shape == (1,)
     for name, at in (("a", source.path), ("b", exported)):
