@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -25,6 +26,7 @@ from flows.runs.trainer import release_after
 from flows.settings import database_lock, tracking_uri
 from flows.tracking.mirror import finish_mirror, mirror_in_background
 from flows.tracking.mlflow_store import store_uri
+from flows.tracking.view_commands import view_commands
 from rlcore.errors import UserError
 from rlcore.store.directory import RunDirectory
 from rlcore.system.printable import log_handler, print_safely
@@ -69,6 +71,9 @@ def stage(name: str, run_dir: str, overrides: Sequence[str], params: str | None 
             print_safely(json.dumps(_make(name, run)))
         if name == "register-model":
             finish_mirror(run)  # includes evaluation, model and summary
+        if name in ("train", "register-model"):  # the standard output contains only JSON
+            for command in view_commands([run]):
+                print_safely(command, file=sys.stderr)
 
 
 @contextmanager

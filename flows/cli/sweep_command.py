@@ -20,6 +20,7 @@ from flows.workers.local_api import prefect_api_soon
 from flows.workers.servers import check_servers
 from rlcore.config.schema import arguments
 from rlcore.config.values import plain, spell
+from rlcore.store.directory import RunDirectory
 from rlcore.system.printable import print_safely
 
 USAGE = """\
@@ -115,6 +116,7 @@ def _drive(algo: str, folder: SweepFolder) -> None:
     from flows.sweep import run_sweep  # Prefect
     from flows.sweeps.status import ENDED, status, status_table
     from flows.sweeps.winner import train_command
+    from flows.tracking.view_commands import view_commands
 
     current = status(folder)
     ended = sum(trial["state"] in ENDED for trial in current["trials"])
@@ -128,3 +130,5 @@ def _drive(algo: str, folder: SweepFolder) -> None:
         show(status_table(current), "")
         if current["best"]:
             show(f"report    {short_path(folder.report)}", f"train it  {train_command(folder)}")
+        for command in view_commands(RunDirectory.below(folder.runs)):
+            show(f"curves    {command}")

@@ -22,7 +22,8 @@ from flows.report.command_lines import bin_folder, resume_command, short_path
 from flows.runs.listeners import announce
 from flows.runs.milestones import is_over
 from flows.settings import tracking_uri
-from flows.tracking.loggers import address_of, check_logger
+from flows.tracking.loggers import check_logger
+from flows.tracking.view_commands import view_commands
 from flows.workers.local_api import prefect_api_soon
 from flows.workers.servers import check_servers
 from rlcore import plugins
@@ -133,7 +134,8 @@ def _group(overrides: Sequence[str], workers: int | None) -> None:
                     from flows.group import run_group
                 with without_tracebacks():
                     run_group([*overrides], workers)
-        show(group_table(group.name, [training.run for training in group.trainings]))
+        runs = [training.run for training in group.trainings]
+        show(group_table(group.name, runs, view_commands(runs)))
 
 
 def _flow(run: RunDirectory) -> None:
@@ -173,18 +175,9 @@ def next_commands(run: RunDirectory, drawn: bool = True) -> list[str]:
     return [
         *([f"{bin_folder()}shepherd enjoy {where}{behind}"] if drawn else []),
         f"{bin_folder()}shepherd evaluate {where} --episodes 100 --round 3{' --video' * drawn}{behind}",
-        *_logged(run),
+        *view_commands([run]),
         redact(store) if is_server(store) else f"{bin_folder()}shepherd ui",
     ]
-
-
-def _logged(run: RunDirectory) -> list[str]:
-    """Return the command or the address that shows the data of the run's logger, if there is one."""
-    files = run.path / "tensorboard"
-    if files.is_dir() and run.read_config()["metric"]["logger"]["name"] == "tensorboard":
-        return [f"{bin_folder()}tensorboard --logdir {shlex.quote(short_path(files))}"]
-    address = address_of(run)
-    return [f"{bin_folder() if address.startswith('wandb sync') else ''}{address}"] if address else []
 
 
 @contextmanager

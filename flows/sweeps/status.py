@@ -177,8 +177,11 @@ def status_table(status: Mapping[str, Any]) -> Group:
     return Group(*parts)
 
 
-def group_table(name: str, runs: Sequence[RunDirectory]) -> Group:
-    """Return a table of the runs of a group with their results, followed by the interquartile mean of their returns."""
+def group_table(name: str, runs: Sequence[RunDirectory], next_commands: Sequence[str] = ()) -> Group:
+    """Return a table of the runs of a group with their results, followed by the interquartile mean of their returns.
+
+    The commands in `next_commands` are printed at the end.
+    """
     head, rows, means = ("run", "status", "policy steps", "greedy mean", "model"), [], []
     for run in runs:
         summary = run.read_summary()
@@ -190,7 +193,10 @@ def group_table(name: str, runs: Sequence[RunDirectory]) -> Group:
         rows.append((run.path.name, summary.get("status", "-"), steps, mean, version))
     made = Padding.indent(table(head, rows, numbers=("policy steps", "greedy mean"), rule=True), 2)
     said = f"  interquartile mean of {len(means)} runs: {number(iqm(means))}" if means else "  no run was evaluated"
-    return Group("", Text(f"group {name}", "bold"), "", made, "", said, f"  in {short_path(runs[0].path.parent)}")
+    where = f"  in {short_path(runs[0].path.parent)}"
+    commands = [Text(f"  {command}", "cyan") for command in next_commands]
+    following = ["", Text("next", "bold"), *commands] if commands else []
+    return Group("", Text(f"group {name}", "bold"), "", made, "", said, where, *following)
 
 
 def facts(status: Mapping[str, Any]) -> list[tuple[str, str]]:

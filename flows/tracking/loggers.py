@@ -100,6 +100,11 @@ def address_of(run: RunDirectory) -> str | None:
     return _read_state(run).get("address")
 
 
+def has_received_nothing(run: RunDirectory) -> bool:
+    """Return True if a run has such a logger, but has sent no points, for example because a server did not answer."""
+    return has_logger(run) and bool(at(run.read_config(), "metric.log_level")) and not _read_state(run)
+
+
 def send_points(run: RunDirectory, last: bool = False) -> None:
     """Send new points of a run to its logger, unless the run has no such logger.
 

@@ -307,6 +307,7 @@ def test_stages_match_digest_of_resumed_train(trained: Trained, home: Path, here
         done = here("stage", name, "runs/staged", *rest)
         assert done.returncode == 0, (name, done.stderr)
         assert isinstance(json.loads(done.stdout), dict)
+    assert "tensorboard --logdir runs/staged/tensorboard\n" in done.stderr  # of the last stage
     staged = RunDirectory(home / "runs/staged")
     digests = [checkpoint.manifest(checkpoint.resolve(r, "latest"))["digest"] for r in (run, staged)]
     assert digests[0] == digests[1]

@@ -19,6 +19,7 @@ from flows.sweeps.group_runs import group_of
 from rlcore.errors import UserError
 from rlcore.store.directory import RunDirectory
 from tests.processes import NO_STORE, count, digest_of, end, kill_all, orphans, send, start, wait_for
+from tests.retries import output_of
 from tests.soaking import always, heavy
 from tests.stores import furnish, standing_api
 
@@ -163,8 +164,10 @@ def test_killed_group_resumes_unfinished_runs(site: Path, monkeypatch: pytest.Mo
     process.kill()
     process.communicate()
     assert orphans(site, 10.0) == []
-    code, output = end(start_command(site, *words, *small))
-    assert code == 0, output
+    process = start_command(site, *words, *small)
+    output, said = output_of(process)
+    assert process.returncode == 0, said
+    assert "tensorboard --logdir runs/ppo/CartPole-v1/pair\n" in output
     for seed in (5, 6):
         run = RunDirectory(folder / f"seed={seed}")
         assert run.read_summary()["status"] == "finished" and run.read_summary()["eval"]["greedy"]
@@ -185,8 +188,11 @@ def test_failed_trial_reports_message_and_sweep_continues(site: Path) -> None:
         "sweep.sampler=grid",
         f"sweep.name={name}",
         "sweep.confirm_seeds=0",
+        "logger=tensorboard",
     ]
-    assert end(start_command(site, *words))[0] == 0
+    process = start_command(site, *words)
+    output, said = output_of(process)
+    assert process.returncode == 0 and "tensorboard --logdir runs/sweeps/broken" in output, said
     by_value = {trial["params"]["algo.optimizer.lr"]: trial for trial in status(site, name)["trials"]}
     assert by_value[1e-3]["state"] == "complete" and status(site, name)["best"] == by_value[1e-3]
     assert by_value[1e30]["state"] == "fail" and "not finite" in by_value[1e30]["sentence"]

@@ -13,9 +13,11 @@ from typing import Any
 
 import pytest
 
+from flows.cli import main as cli
 from flows.cli.train_command import next_commands
 from flows.config.compose import compose
 from flows.tracking import loggers, mirror, wandb_run
+from flows.tracking.view_commands import view_commands
 from rlcore import plugins
 from rlcore.config.groups import LoggerConfig
 from rlcore.config.loggers import LOGGERS
@@ -310,6 +312,21 @@ def test_missing_api_key_is_refused_unless_offline(no_key: None, monkeypatch: py
     loggers.check_logger(LoggerConfig(name="wandb"))
 
 
+@pytest.mark.parametrize(
+    "line",
+    [["train", "exp=ppo"], ["train", "exp=ppo", "seed=0,1", "group=pair"], ["stage", "make-env", "run", "exp=ppo"]],
+)
+def test_command_ends_before_run_exists_without_api_key(
+    line: list[str], no_key: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    assert cli.main([*line, "logger=wandb"]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "no API key for api.wandb.ai" in said
+    assert not [*Path.cwd().rglob("config.yaml")]
+
+
 def test_api_key_is_found_in_environment_and_login_file(
     no_key: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -335,3 +352,34 @@ def test_next_commands_show_tensorboard_command(tmp_path: Path, monkeypatch: pyt
     assert not any("tensorboard" in command for command in next_commands(run))
     (run.path / "tensorboard").mkdir()
     assert next_commands(run)[2].endswith("tensorboard --logdir 'my run/tensorboard'")
+
+
+def test_view_commands_of_several_runs_name_common_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    runs = [logged_run(tmp_path / f"pair/seed={seed}", "tensorboard") for seed in (0, 1, 2)]
+    assert view_commands(runs) == []
+    for run in runs[:2]:
+        (run.path / "tensorboard").mkdir()
+    elsewhere = logged_run(tmp_path / "other", "wandb")
+    (elsewhere.path / ".logger").mkdir()
+    (elsewhere.path / ".logger/sent.json").write_text('{"address": "https://wandb.ai/me/p/runs/other"}')
+    command, *addresses = view_commands([*runs, elsewhere])
+    assert command.endswith("tensorboard --logdir pair") and addresses == ["https://wandb.ai/me/p/runs/other"]
+
+
+@pytest.mark.parametrize(("log_level", "shown"), [(1, True), (0, False)])
+def test_view_commands_show_how_to_send_points_that_failed(
+    log_level: int, shown: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = logged_run(tmp_path / "run", "wandb")
+    run.config.write_text(run.config.read_text().replace("log_level: 1", f"log_level: {log_level}"))
+
+    def refuse(*arguments: Any) -> Any:
+        raise ConnectionError("no route to host")
+
+    monkeypatch.setitem(loggers._FACTORIES, "wandb", refuse)
+    with pytest.raises(RunError, match="no route to host"):
+        loggers.send_points(run)
+    commands = view_commands([run])
+    assert bool(commands) == shown and all("python -m flows.tracking run  # no points" in line for line in commands)
