@@ -32,6 +32,8 @@ from rlcore.types import Batch, Carry
 
 History = Mapping[str, Window]
 Columns = dict[str, Tensor]  # obs/<key>, action and is_first, [rows, B, ...]
+# ONNX Runtime can neither mask nor multiply tensors of these dtypes, so an exported policy computes in the wider dtype.
+WIDER = {torch.int16: torch.int32, torch.uint16: torch.int32, torch.uint32: torch.int64}
 
 
 def rows_before(history: History) -> int:
@@ -74,7 +76,8 @@ class Frames(NamedTuple):
         frames = _take(rows, self.newest.unsqueeze(-1) - back * self.width)
         if not self.window.padded:
             return frames
-        return frames * self.valid.view(*back.shape, *[1] * (rows.ndim - 1)).to(rows.dtype)
+        valid, dtype = self.valid.view(*back.shape, *[1] * (rows.ndim - 1)), WIDER.get(rows.dtype, rows.dtype)
+        return (frames.to(dtype) * valid.to(dtype)).to(rows.dtype)
 
     def show(self, key: str, rows: Tensor) -> dict[str, Tensor]:
         """Return what the agent sees of a key: key -> frames, and the mask if the window is padded."""
@@ -286,7 +289,8 @@ def _move_on(past: Columns, new: Columns) -> Columns:
     for name, rows in past.items():
         mask = kept.view(1, -1, *[1] * (rows.ndim - 2))
         # ONNX Runtime cannot replace bools by `masked_fill`.
-        earlier = rows & mask if rows.dtype == torch.bool else rows.masked_fill(~mask, 0)
+        wide = rows.to(WIDER.get(rows.dtype, rows.dtype))
+        earlier = rows & mask if rows.dtype == torch.bool else wide.masked_fill(~mask, 0).to(rows.dtype)
         after[name] = torch.cat([earlier, new[name].to(rows.dtype)])[1:].transpose(0, 1)
     return after
 
