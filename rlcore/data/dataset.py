@@ -1,10 +1,11 @@
 """Datasets: rows that enter or leave a replay buffer, as a TensorDict [T, K] of T time steps of K environments.
 
     obs/<key> [T, K, ...]   action [T, K, ...]   reward, terminated, truncated, is_first [T, K]
+    extras/<name> [T, K, ...]   if the replay buffer stores extra outputs of the agent (`Trajectory.extras`)
 
-Actions are in the environment's format, and rewards are those that the environment returned, so a dataset does not
+Actions are in the environment's format, and rewards are those that the environment returned, so these columns do not
 depend on an algorithm. `reward[t]` was returned together with `obs[t]`, and `action[t]` was chosen after it (see
-rlcore/types.py). The action of the last row is ignored.
+rlcore/types.py). The action and the extra outputs of the last row are ignored.
 
 A `Trajectory` instead contains the agent's actions and the rewards to learn from. `as_collected` converts a dataset to
 a trajectory, and `as_dataset` does the opposite. The training loop does not use TensorDicts, because each operation on
@@ -27,6 +28,8 @@ from rlcore.data.steps import restore_reward, transform_reward
 from rlcore.errors import UserError
 from rlcore.types import Trajectory
 
+EXTRAS = "extras/"  # prefix of the extra outputs of an agent among the columns of a dataset
+
 if TYPE_CHECKING:
     from tensordict import TensorDict
 
@@ -38,19 +41,22 @@ if TYPE_CHECKING:
 
 
 def make_dataset(rows: Mapping[str, torch.Tensor]) -> TensorDict:
-    """Create a dataset that shares the tensors of `rows`: obs/<key>, action, reward and flags, each [T, K, ...]."""
+    """Create a dataset that shares the tensors of `rows`: obs/<key>, action, reward, flags, and any extras/<name>."""
     from tensordict import TensorDict  # imported here, because the import takes half a second
 
-    obs = {name.removeprefix("obs/"): value for name, value in rows.items() if name.startswith("obs/")}
-    rest = {name: rows[name] for name in ("action", *FLAGS)}
-    return TensorDict({"obs": obs, **rest}, batch_size=rows["reward"].shape)
+    found: dict[str, Any] = {name: rows[name] for name in ("action", *FLAGS)}
+    for name, value in rows.items():
+        if name.startswith(("obs/", EXTRAS)):
+            group, _, key = name.partition("/")
+            found.setdefault(group, {})[key] = value
+    return TensorDict(found, batch_size=rows["reward"].shape)
 
 
 @torch.no_grad()
 def as_dataset(steps: Trajectory, agent: Agent, config: EnvConfig) -> TensorDict:
     """Convert a trajectory, such as the rows of a replay buffer, to a dataset that shares its observations and flags.
 
-    Extra outputs and carry of the agent are omitted, because they are only valid with its weights.
+    The dataset also shares the extra outputs of the agent. The carry of the agent is omitted.
 
     Args:
         steps: trajectory [T, B].
@@ -62,11 +68,14 @@ def as_dataset(steps: Trajectory, agent: Agent, config: EnvConfig) -> TensorDict
     """
     action = agent.to_env(steps.action.flatten(0, 1)).unflatten(0, steps.reward.shape)
     rows: dict[str, torch.Tensor] = columns_of(steps)
+    rows |= {f"{EXTRAS}{name}": value for name, value in steps.extras.items()}
     return make_dataset(rows | {"action": action, "reward": restore_reward(config, steps.reward)})
 
 
 @torch.no_grad()
-def as_collected(rows: TensorDict, agent: Agent, context: Context[AlgorithmConfig]) -> tuple[Trajectory, Trajectory]:
+def as_collected(
+    rows: TensorDict, agent: Agent, context: Context[AlgorithmConfig], extras: Mapping[str, ArraySpec] | None = None
+) -> tuple[Trajectory, Trajectory]:
     """Convert a dataset to a trajectory of this rank's training environments, to fill a replay buffer.
 
     The recordings of the dataset's K environments are concatenated. The result is cut into pieces of equal length, one
@@ -77,6 +86,8 @@ def as_collected(rows: TensorDict, agent: Agent, context: Context[AlgorithmConfi
         rows: dataset [T, K], with actions in the environment's format.
         agent: converts the actions to the agent's format (`Agent.from_env`).
         context: specs and number of the training environments, and number of ranks.
+        extras: extra outputs of the agent that the replay buffer stores, name -> shape and dtype for one environment.
+            They are taken from the dataset if it has all of them with these shapes and dtypes.
 
     Returns:
         Trajectory [T', B] on the CPU and the time step [B] after it, which are the arguments of `Buffer.extend`.
@@ -91,6 +102,9 @@ def as_collected(rows: TensorDict, agent: Agent, context: Context[AlgorithmConfi
     taken = _column(flat, "action", "actions", spec.action)
     columns["action"] = agent.from_env(taken.to(context.fabric.device)).cpu()
     columns["reward"] = transform_reward(context.config.env, columns["reward"])
+    stored = {name: flat.get(("extras", name), None) for name in extras or {}}
+    if kept := all(_fits(stored[name], spec) for name, spec in (extras or {}).items()):
+        columns |= {f"{EXTRAS}{name}": value for name, value in stored.items()}
     width, ranks = context.num_envs, context.ranks
     length = len(taken) // (width * ranks.size)
     if length < 2:
@@ -102,7 +116,14 @@ def as_collected(rows: TensorDict, agent: Agent, context: Context[AlgorithmConfi
     pieces = {name: rows[of_rank].unflatten(0, (width, length)).transpose(0, 1) for name, rows in columns.items()}
     pieces["is_first"][0] = True
     steps, last = ({name: piece[at].contiguous() for name, piece in pieces.items()} for at in (slice(-1), -1))
-    return as_trajectory(steps, steps["action"]), as_trajectory(last, last["action"])
+    found = as_trajectory(steps, steps["action"])
+    found.extras = {name: steps[f"{EXTRAS}{name}"] for name in stored} if kept else {}
+    return found, as_trajectory(last, last["action"])
+
+
+def _fits(column: torch.Tensor | None, spec: ArraySpec) -> bool:
+    """Return True if a column [N, ...] exists and has the shape and dtype of `spec`."""
+    return column is not None and column.shape[1:] == spec.shape and column.dtype == getattr(torch, spec.dtype)
 
 
 def _column(rows: TensorDict, key: Any, what: str, spec: ArraySpec | ActionSpec) -> torch.Tensor:

@@ -69,6 +69,7 @@ class Replay(Buffer):
             observation history. It must be at least `rows_before(agent.history)`.
         lead: number of rows at the start of each sequence on which the learner does not train.
         extras: extra outputs of the agent that are stored with each row: name -> shape and dtype for one environment.
+            They are 0 in the rows of a dataset that does not have them.
         fixed_extras: those names in `extras` that the learner never writes back, such as the log-probability of an
             action. `rlcore.conformance` checks that the learner writes back all others.
         carry: `agent.initial(1)` if the learner needs the carry at the start of each sequence; rollouts must then have
@@ -102,7 +103,7 @@ class Replay(Buffer):
             raise ValueError(
                 f"fixed_extras={sorted(unknown)}: must be names in extras ({', '.join(extras or ()) or 'none'})"
             )
-        self.extras, self.fixed_extras = tuple(extras or ()), tuple(fixed_extras)
+        self.extras, self.fixed_extras = dict(extras or {}), tuple(fixed_extras)
         self.sampler, self.size, self.batch_size, self.before, self.lead = sampler, size, batch_size, before, lead
         self.ratio, self.starts, self.pretrain = Fraction(str(ratio)), starts, pretrain
         self.every, self.end, self.online = every, end, online
@@ -114,7 +115,7 @@ class Replay(Buffer):
         self._files = context.config if context.config.buffer.memmap and self.device.type == "cpu" else None
         self._carry, fresh = carry, tree.name_leaves(carry)
         self._fresh = {name: value[0].cpu() for name, value in fresh.items()}
-        said = {name: (part.shape, getattr(torch, part.dtype)) for name, part in (extras or {}).items()}
+        said = {name: (part.shape, getattr(torch, part.dtype)) for name, part in self.extras.items()}
         self._forms: dict[str, Form] = {
             "said": said,
             "carry": form_of(fresh, 1),
@@ -434,17 +435,24 @@ def stored_rows(state: State) -> Trajectory:
 
     Returns:
         Trajectory [rows + 1, B] of all stored rows and the time step after them, in time order. The action of this time
-        step is a placeholder. Extra outputs and carry of the agent are not loaded.
+        step is a placeholder. The carry of the agent is not loaded.
 
     Raises:
         KeyError: the state is not that of a `Replay`.
         ValueError: the buffer had no rows.
     """
+    whole = _join_chunks(state)
+    if not whole:
+        raise ValueError("the replay buffer has no rows")
+    steps = as_trajectory(whole, whole["action"])
+    steps.extras = _join_chunks(state["said"]) if "said" in state else {}
+    return steps
+
+
+def _join_chunks(state: State) -> dict[str, Tensor]:
+    """Return the columns [rows, B, ...] of a `ChunkedRing` from its state."""
     columns: dict[str, list[Tensor]] = {}
     for chunk in (*state["chunks"], *state["tail"]):
         for name, rows in chunk.columns().items():
             columns.setdefault(name, []).append(rows)
-    if not columns:
-        raise ValueError("the replay buffer has no rows")
-    whole = {name: torch.cat(columns.pop(name)) for name in list(columns)}
-    return as_trajectory(whole, whole["action"])
+    return {name: torch.cat(columns.pop(name)) for name in list(columns)}

@@ -257,12 +257,12 @@ class Trainer(TrainingLoop):
             )
         named = isinstance(dataset, (str, Path))
         rows = datasets.read_rows(str(dataset), self.envs.spec, self.config.env) if named else dataset
-        steps, last = as_collected(rows, self.behavior_policy, self.context)
+        size, extras = (self.buffer.size, self.buffer.extras) if isinstance(self.buffer, Replay) else (None, None)
+        steps, last = as_collected(rows, self.behavior_policy, self.context, extras)
         self.buffer.extend(steps, last)
         count = len(steps.reward)
-        size = self.buffer.size if isinstance(self.buffer, Replay) else count
         what = f"{dataset if named else 'a dataset'}: {count * self.context.num_envs:,} rows"
-        kept = f", of which only the newest {size * self.context.num_envs:,} fit" if size < count else ""
+        kept = f", of which only the newest {size * self.context.num_envs:,} fit" if size and size < count else ""
         log.info("the replay buffer starts with %s%s", what, kept)
 
     def copy_rows(self) -> TensorDict:

@@ -16,7 +16,6 @@ from rlcore.algorithms.dreamer.sequences import Segment, segment_of
 from rlcore.config.build import build
 from rlcore.config.groups import EnvConfig
 from rlcore.config.run import RunConfig
-from rlcore.data.replay import stored_rows
 from rlcore.evaluation.policy import load_world_model
 from rlcore.functional.noise import Noise
 from rlcore.store import checkpoint
@@ -152,8 +151,13 @@ def test_finetuning_starts_from_exploration_run(version: str, tmp_path: Path) ->
     for part in ("agent", "critic", "actor_exploration", *(("target_critic",) if version > "1" else ())):
         for key, value in learner.state_dict()[part].items():
             assert torch.equal(value, saved["learner"][part][key]), (part, key)
-    rows, explored = trainer.training.buffer.copy_rows(), stored_rows(saved["ranks"]["0"]["buffer"])
+    explorer = RunTrainer(exploring)
+    rows, explored = trainer.training.buffer.copy_rows(), explorer.training.buffer.copy_rows()
+    explorer.close()
     assert torch.equal(rows.obs["state"], explored.obs["state"]) and torch.equal(rows.action, explored.action)
+    assert rows.extras.keys() == explored.extras.keys() == ({"deter", "stoch"} if version == "3_5" else set())
+    for key, value in explored.extras.items():  # states of the exploration run; the agent has not acted in the last row
+        assert value.any() and torch.equal(rows.extras[key][:-1], value[:-1]), key
     player = getattr(learner.behavior_policy, "agent", learner.behavior_policy).actor
     assert same(player, learner.actor_exploration) and not same(player, learner.agent.actor)
     assert trainer.training.plan.random_steps == 0

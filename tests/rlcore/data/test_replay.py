@@ -246,6 +246,23 @@ def test_as_collected_refuses_dataset_of_other_spec() -> None:
         as_collected(rows[:1], Shifted(), context)
 
 
+def test_as_collected_takes_extras_that_fit() -> None:
+    """The extra output `value` of a row is the sum of its observation, also after the rows were cut into pieces."""
+    rows, context = make_dataset(19, 2, 3, 5, 7), make_context()
+    fitting = {"value": ArraySpec((), "float32")}
+    replay = make_replay(size=200, extras=fitting)
+    replay.extend(*as_collected(rows, Shifted(), context, fitting))
+    kept = replay.copy_rows()
+    assert kept.reward.shape == (25, 3) and (kept.obs["state"].sum(-1) >= 100).all()
+    assert torch.equal(kept.extras["value"][:-1], kept.obs["state"].sum(-1)[:-1])
+    for other in (
+        {"value": ArraySpec((), "float16")},
+        {"value": ArraySpec((2,), "float32")},
+        fitting | {"absent": ArraySpec((), "float32")},
+    ):
+        assert not as_collected(rows, Shifted(), context, other)[0].extras
+
+
 def test_copy_rows_are_in_time_order() -> None:
     replay = make_replay(size=9)
     fill(replay, 5)
@@ -256,13 +273,15 @@ def test_copy_rows_are_in_time_order() -> None:
 
 
 def test_stored_rows_are_those_of_the_buffer(tmp_path: Path) -> None:
-    replay = make_replay(size=64)
+    replay = make_replay(size=64, extras={"count": ArraySpec((), "float32")})
     fill(replay, 41)
     path = checkpoint.save(tmp_path, 1, replay.state_dict(), {})
     stored, rows = stored_rows(checkpoint.load(path)[0]), replay.copy_rows()
     assert len(stored.reward) >= len(rows.reward) == 65  # the state also has the rest of its oldest chunk
     for theirs, ours in ((stored.obs["state"], rows.obs["state"]), (stored.action, rows.action)):
         assert torch.equal(theirs[-65:], ours)
+    count = stored.extras["count"][-65:-1]  # the agent has not acted in the last row
+    assert torch.equal(count, rows.extras["count"][:-1]) and torch.equal(count, rows.obs["state"][:-1, :, 2] + 1)
     with pytest.raises(UserError, match=r"^copy_rows\(\): the replay buffer has no rows; collect or load rows first$"):
         make_replay().copy_rows()
 
