@@ -21,13 +21,15 @@ from rlcore.system.printable import printable, printable_line
 LARGEST = 2**63 - 1  # largest integer that arrays, databases and file formats can store
 
 
-def build(cls: type, values: Any, prefix: str = "") -> Any:
+def build(cls: type, values: Any, prefix: str = "", default: Any = None) -> Any:
     """Build a config dataclass from a mapping, after checking its keys, types and bounds.
 
     Args:
         cls: the dataclass to build; its method `check(prefix)`, if it has one, is called at the end.
         values: plain values (as from YAML or JSON); nested mappings for nested dataclasses.
         prefix: dotted key of this mapping with a dot at its end, for messages.
+        default: instance of `cls` with the values of absent keys; None: the defaults of the class. The default of a
+            nested group is that of its field, which can differ from the defaults of its class.
 
     Returns:
         An instance of `cls`.
@@ -50,12 +52,14 @@ def build(cls: type, values: Any, prefix: str = "") -> Any:
     ready: dict[str, Any] = {}
     for name, field in fields.items():
         argument = Argument(prefix + name, hints[name], field.default, **metadata(field))
-        value = values.get(name, REQUIRED)
+        value, other = values.get(name, REQUIRED), default_of(field) if default is None else getattr(default, name)
         try:
             if value is not REQUIRED and value != "???":
-                ready[name] = convert(value, argument.type, argument.key)
+                ready[name] = convert(value, argument.type, argument.key, other)
                 _within(ready[name], argument)
-            elif default_of(field) is REQUIRED:
+            elif default is not None:
+                ready[name] = other
+            elif other is REQUIRED:
                 raise MissingValue(f"{argument.key} is required: {argument.help}")
         except UserError as error:
             mistakes.note(*error.mistakes)
@@ -83,7 +87,7 @@ def _unknown(cls: type, prefix: str, key: str, value: Any) -> UserError:
     return UserError(f"unknown key {prefix + key!r} (value {spell(value)!r}){hint}")
 
 
-def convert(value: Any, annotation: Any, key: str) -> Any:
+def convert(value: Any, annotation: Any, key: str, default: Any = None) -> Any:
     """Convert a value from YAML or JSON to the type of its field.
 
     There are no implicit conversions: for example, true is never converted to 1. There is one exception: YAML 1.1 reads
@@ -93,6 +97,7 @@ def convert(value: Any, annotation: Any, key: str) -> Any:
         value: plain value from YAML or JSON.
         annotation: type of the field.
         key: dotted key, for messages.
+        default: default of the field. If it is a dataclass, it has the values of the keys that a mapping does not have.
 
     Returns:
         The converted value. A list becomes a tuple; a mapping becomes an instance of the dataclass if the type is one.
@@ -110,14 +115,14 @@ def convert(value: Any, annotation: Any, key: str) -> Any:
             return None
         for member in sorted((m for m in members if m is not type(None)), key=_specificity):
             try:
-                return convert(value, member, key)
+                return convert(value, member, key, default)
             except _Mismatch:
                 continue
         raise _Mismatch(key, value, annotation)
     if isinstance(annotation, type) and dataclasses.is_dataclass(annotation):
         if not isinstance(value, Mapping):
             raise _Mismatch(key, value, annotation)
-        return build(annotation, value, f"{key}.")
+        return build(annotation, value, f"{key}.", default if isinstance(default, annotation) else None)
     if origin is tuple:
         return _convert_tuple(value, annotation, key)
     if origin is dict or annotation is dict:

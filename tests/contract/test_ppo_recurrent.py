@@ -63,7 +63,7 @@ def distances(agent: Any, minibatches: Iterator[Any]) -> tuple[Tensor, int]:
 def test_ppo_recurrent_first_ratio_is_one(kind: str) -> None:
     for training, batch in rollouts(kind):
         gaps, inside = distances(training.learner.agent, first_epoch(training.learner, batch))
-        assert gaps.max() < 1e-6
+        assert gaps.max() < 5e-6  # rounding errors; mutants are above 1e-4
         assert len(gaps) == training.learner.samples(batch).weight.sum() < batch.steps.reward.numel()  # each row once
         assert inside >= 3
 

@@ -13,7 +13,10 @@ import torch
 
 from rlcore.algorithms import ALGORITHMS
 from rlcore.algorithms.on_policy.config import OnPolicyConfig
+from rlcore.config.build import build
 from rlcore.config.groups import BufferConfig
+from rlcore.config.schema import arguments
+from rlcore.config.values import at, plain
 from rlcore.conformance.trainings import bits
 from rlcore.optim.optimizer import Optimizer
 from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
@@ -215,6 +218,18 @@ def test_configs_inherit_at_most_two_levels_from_root(algo: str) -> None:
         between = [*filter(is_dataclass, type(group).__mro__)][1:-1]  # without the class and the root
         # A phase of Plan2Explore has all keys of its Dreamer, so its config is derived from that of the Dreamer.
         assert len(between) <= (3 if algo.startswith("p2e") else 2), between
+
+
+@every_algorithm
+def test_partly_given_groups_keep_defaults_of_their_field(algo: str) -> None:
+    """A group with one key has the other defaults of its field, not those of its class (`eps` of an optimizer)."""
+    cls, required = ALGORITHMS[algo].Config, {"total_steps": 100_000}
+    whole = build(cls, required)
+    for key in (argument.key for argument in arguments(cls) if "." in argument.key):
+        values: Any = at(plain(whole), key)
+        for name in reversed(key.split(".")):
+            values = {name: values}
+        assert build(cls, required | values) == whole, key
 
 
 def test_settings_cover_every_algorithm() -> None:
