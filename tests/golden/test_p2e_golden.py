@@ -65,7 +65,7 @@ def test_ensemble_input_has_no_gradient(version: int) -> None:
     check_detached(version)
 
 
-LOSS, REWARD = "Exploration.ensemble_loss", "Exploration.intrinsic_reward"
+LOSS, REWARD = "ExplorationLearner.ensemble_loss", "ExplorationLearner.intrinsic_reward"
 V3_ACTOR = "dreamer_v3.Behavior.actor_objective"
 
 

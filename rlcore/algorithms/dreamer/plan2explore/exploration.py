@@ -29,7 +29,7 @@ from rlcore.types import Context, Metrics
 ExplorationConfig = p2e_dv1.Exploration | p2e_dv2.Exploration | p2e_dv3.Exploration | p2e_dv3_5.Exploration
 
 
-class Exploration(DreamerLearner):
+class ExplorationLearner(DreamerLearner):
     """Learner of the exploration phase: an ensemble, and a second actor that is rewarded for its disagreement.
 
     The heads for reward and continue learn from detached model states, and so do the critics that learn from replayed

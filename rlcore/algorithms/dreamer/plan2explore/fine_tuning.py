@@ -16,7 +16,7 @@ from rlcore.types import Context
 FineTuningConfig = p2e_dv1.FineTuning | p2e_dv2.FineTuning | p2e_dv3.FineTuning | p2e_dv3_5.FineTuning
 
 
-class FineTuning(DreamerLearner):
+class FineTuningLearner(DreamerLearner):
     """Learner of the fine-tuning phase: a Dreamer that starts from the networks of an exploration run.
 
     With `player.actor_type=exploration`, the exploration actor collects the data until learning starts.

@@ -4,12 +4,13 @@ The learner is that of a Dreamer; only the reward of a second actor and its ense
 
 Equations of the paper and the code that implements them:
     eq. 1-2, world model, actor and value    the Dreamer's file
-    eq. 3, ensemble of one-step models       ensemble.Ensemble, exploration.Exploration.ensemble_loss
+    eq. 3, ensemble of one-step models       ensemble.Ensemble, exploration.ExplorationLearner.ensemble_loss
     eq. 4, disagreement                      ensemble.disagreement
-    algorithm 1, exploration                 exploration.Exploration: the exploration actor maximizes the disagreement
-                                             in imagination and collects the data; the task actor learns beside it
-    algorithm 2, adaptation                  fine_tuning.FineTuning, which starts from the networks of an exploration
-                                             run
+    algorithm 1, exploration                 exploration.ExplorationLearner: the exploration actor maximizes the
+                                             disagreement in imagination and collects the data; the task actor learns
+                                             from the same data
+    algorithm 2, adaptation                  fine_tuning.FineTuningLearner, which starts from the networks of an
+                                             exploration run
 
 An imagined step with the state s and the action a has the reward D(s, a): how much the models disagree about its
 outcome. The models learn from the recorded steps in the same form:
@@ -40,8 +41,8 @@ from rlcore.algorithms.dreamer.dreamer_v2 import learner as dreamer_v2
 from rlcore.algorithms.dreamer.dreamer_v3 import learner as dreamer_v3
 from rlcore.algorithms.dreamer.dreamer_v3_5 import learner as dreamer_v3_5
 from rlcore.algorithms.dreamer.learner import DreamerLearner
-from rlcore.algorithms.dreamer.plan2explore.exploration import Exploration, ExplorationConfig
-from rlcore.algorithms.dreamer.plan2explore.fine_tuning import FineTuning, FineTuningConfig
+from rlcore.algorithms.dreamer.plan2explore.exploration import ExplorationConfig, ExplorationLearner
+from rlcore.algorithms.dreamer.plan2explore.fine_tuning import FineTuningConfig, FineTuningLearner
 from rlcore.algorithms.dreamer.rssm import ModelState
 from rlcore.algorithms.dreamer.sequences import Segment, memory_and_plan
 from rlcore.algorithms.dreamer.world_model import Distance
@@ -53,7 +54,7 @@ from rlcore.types import Context, TrainingSchedule
 AnyConfig = ExplorationConfig | FineTuningConfig
 
 
-class ExplorationV1(Exploration, dreamer_v1.Learner):
+class ExplorationV1(ExplorationLearner, dreamer_v1.Learner):
     """Exploration with Dreamer V1, whose models predict the features of the next observation."""
 
     def target_size(self) -> int:
@@ -66,17 +67,17 @@ class ExplorationV1(Exploration, dreamer_v1.Learner):
         return encoder(encoder.preprocess(batch.obs, 2))
 
 
-class ExplorationV2(Exploration, dreamer_v2.Learner):
+class ExplorationV2(ExplorationLearner, dreamer_v2.Learner):
     """Exploration with Dreamer V2."""
 
 
-class ExplorationV3(Exploration, dreamer_v3.Learner):
+class ExplorationV3(ExplorationLearner, dreamer_v3.Learner):
     """Exploration with Dreamer V3, whose exploration actor has one critic for each of `critics_exploration`."""
 
     distance: ClassVar[Distance] = staticmethod(squared_distance)
 
 
-class ExplorationV35(Exploration, dreamer_v3_5.Learner):
+class ExplorationV35(ExplorationLearner, dreamer_v3_5.Learner):
     """Exploration with Dreamer V3.5; its critics also learn from replayed sequences.
 
     The reward of a recorded step is the reward of the environment, or the disagreement about the step.
@@ -86,19 +87,19 @@ class ExplorationV35(Exploration, dreamer_v3_5.Learner):
     distance: ClassVar[Distance] = staticmethod(squared_distance)
 
 
-class FineTuningV1(FineTuning, dreamer_v1.Learner):
+class FineTuningV1(FineTuningLearner, dreamer_v1.Learner):
     """Fine-tuning with Dreamer V1."""
 
 
-class FineTuningV2(FineTuning, dreamer_v2.Learner):
+class FineTuningV2(FineTuningLearner, dreamer_v2.Learner):
     """Fine-tuning with Dreamer V2."""
 
 
-class FineTuningV3(FineTuning, dreamer_v3.Learner):
+class FineTuningV3(FineTuningLearner, dreamer_v3.Learner):
     """Fine-tuning with Dreamer V3."""
 
 
-class FineTuningV35(FineTuning, dreamer_v3_5.Learner):
+class FineTuningV35(FineTuningLearner, dreamer_v3_5.Learner):
     """Fine-tuning with Dreamer V3.5."""
 
     agent: dreamer_v3_5.Agent
