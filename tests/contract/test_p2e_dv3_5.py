@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from rlcore.algorithms import ALGORITHMS
 from rlcore.algorithms.dreamer.rssm import ModelState
 from rlcore.algorithms.dreamer.sequences import Segment, segment_of
+from rlcore.config.schema import arguments
 from rlcore.functional.noise import Noise
 from rlcore.train.trainer import Trainer
 from tests.contract.test_dreamer_v3_latents_probe import draw_batches
@@ -88,3 +91,15 @@ def test_actor_follows_weighted_advantages() -> None:
         for key, weight, scale in zip(("intrinsic", "extrinsic"), (1 / 11, 10 / 11), exploring.scales, strict=True)
     )
     torch.testing.assert_close(steps[0]["advantage"], expected)
+
+
+@pytest.mark.parametrize("phase", ["exploration", "finetuning"])
+def test_keys_of_plan2explore_equal_those_of_dreamer_v3(phase: str) -> None:
+    """The two config classes define the same keys, with the same defaults, help texts and allowed values."""
+    one, two = (ALGORITHMS[f"p2e_dv{version}_{phase}"].Config for version in ("3", "3_5"))
+    own = inspect.get_annotations(two).keys()
+    assert own == inspect.get_annotations(one).keys() - {"amount_metrics"}
+    keys = own - {"name", "learning_starts", "ensembles", "exported_components", "fine_tunes"}
+    of_one, of_two = ({a.key: a for a in arguments(c) if a.key.split(".")[0] in keys} for c in (one, two))
+    assert of_one == of_two and keys == {key.split(".")[0] for key in of_two}
+    assert one.exported_components == two.exported_components
