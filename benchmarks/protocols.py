@@ -69,6 +69,21 @@ V3_5 = (
     "algo.replay_ratio=1",
     *DREAMING,
 )
+# Networks of `dreamer_v3_benchmarks`.
+P2E = (
+    "exp=p2e_dv3_exploration",
+    "env.num_envs=1",
+    "algo.dense_units=8",
+    "algo.mlp_layers=1",
+    "algo.world_model.discrete_size=4",
+    "algo.world_model.stochastic_size=4",
+    "algo.world_model.encoder.cnn_channels_multiplier=2",
+    "algo.world_model.recurrent_model.recurrent_state_size=8",
+    "algo.world_model.transition_model.hidden_size=8",
+    "algo.world_model.representation_model.hidden_size=8",
+    "algo.replay_ratio=1",
+    *DREAMING,
+)
 NUMBERS = ("algo.cnn_keys.encoder=[]", "algo.cnn_keys.decoder=[]", "algo.mlp_keys.encoder=[vector]")
 # One gradient step per action, or none in runs of this length.
 EACH, NEVER = ("algo.replay_ratio=1",), ("algo.replay_ratio=0.00002",)
@@ -301,6 +316,35 @@ PROTOCOLS = {
         evaluated=False,
         longer=144,
         more=12,
+        unit="gradient step",
+    ),
+    "s": Protocol(
+        "Plan2Explore on Dreamer V3, exploration, networks of `dreamer_v3_benchmarks`, pixels of 64 × 64, 16 sequences "
+        "of 64 rows: a gradient step",
+        "discrete_dummy",
+        1,
+        136,
+        (*P2E, *QUIETLY, "env=dummy", "algo.compile=true"),
+        None,
+        (*P2E, "env=dummy"),
+        goal="0.75 of each peer's CPU time",
+        evaluated=False,
+        longer=160,
+        more=24,
+        unit="gradient step",
+    ),
+    "t": Protocol(
+        "Plan2Explore on Dreamer V3, exploration, same networks, vector observations of CartPole: a gradient step",
+        "CartPole-v1",
+        1,
+        168,
+        (*P2E, *QUIETLY, "env=gym", *NUMBERS, "algo.compile=true"),
+        None,
+        (*P2E, "env=gym", *NUMBERS),
+        goal="0.4 of each peer's CPU time",
+        evaluated=False,
+        longer=328,
+        more=160,
         unit="gradient step",
     ),
     "p": Protocol(

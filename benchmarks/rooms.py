@@ -24,7 +24,7 @@ def show(cell: tuple[int, int]) -> np.ndarray:
     return np.concatenate([np.eye(ROWS)[cell[0]], np.eye(COLUMNS)[cell[1]]]).astype(np.float32)
 
 
-class Rooms(gym.Env[np.ndarray, int]):
+class Rooms(gym.Env[np.ndarray, np.int64]):
     """Three rooms of five rows, connected by doors of one cell. Episodes start in the first room, without reward."""
 
     observation_space = spaces.Box(0, 1, (ROWS + COLUMNS,), np.float32)
@@ -35,13 +35,10 @@ class Rooms(gym.Env[np.ndarray, int]):
         self.cell, self.count = (2, 0), 0
         return show(self.cell), {}
 
-    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+    def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         there = tuple(np.add(self.cell, MOVES[action]).tolist())
         self.cell, self.count = there if there in CELLS else self.cell, self.count + 1
         return show(self.cell), 0.0, False, self.count == STEPS, {}
-
-
-gym.register("Test/Rooms-v0", Rooms)
 
 
 def disagreement_of_cells(learner: Any) -> np.ndarray:
