@@ -14,6 +14,7 @@ root of the repository, in a virtual environment (Python 3.11) that has its libr
 | library | programs |
 |---|---|
 | Stable-Baselines3 and sb3-contrib | ppo; then a2c, ppo_recurrent, sac, crossq |
+| Stable-Baselines3, sb3-contrib, sbx-rl and rl-zoo3 | sb3_names (reads them) |
 | SheepRL | sac_ae, dreamer_v1, dreamer_v2, dreamer_v3, dreamer_v3_5, p2e (Dreamer V3), p2e_older (V1 and V2) |
 | SheepRL | config_files, dreamer_updates, diambra (read it) |
 | TorchRL | dreamer_v3_torchrl |
