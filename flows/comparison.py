@@ -19,8 +19,8 @@ from flows.settings import run_root
 
 
 @task(**options(), name="compare", task_run_name="compare {sides}")
-def _compare(sides: list[str], out: str, threshold: float | None, runs: str) -> dict[str, Any]:
-    comparison, verdict, pictures, folder = report(sides, out, runs or run_root(), threshold)
+def _compare(sides: list[str], out: str, threshold: float | None, runs: str, metric: str) -> dict[str, Any]:
+    comparison, verdict, pictures, folder = report(sides, out, runs or run_root(), threshold, metric=metric or None)
     place = f"\nPage: `{(folder / 'index.html').absolute()}`\n"
     drawn = {picture.title: picture.png for picture in pictures}
     artifacts.show_comparison(" against ".join(sides), as_markdown(comparison, verdict) + place, drawn)
@@ -35,7 +35,13 @@ def _compare(sides: list[str], out: str, threshold: float | None, runs: str) -> 
 # Prefect's form shows these defaults as empty fields; they are never modified.
 @flow(name="compare", version=VERSION, persist_result=False)
 @shorten_failures
-def compare(sides: list[str] = [], out: str = "report", threshold: float | None = None, runs: str = "") -> Any:  # noqa: B006
+def compare(
+    sides: list[str] = [],  # noqa: B006
+    out: str = "report",
+    threshold: float | None = None,
+    runs: str = "",
+    metric: str = "",
+) -> Any:
     """Compare groups of runs and write a verdict, pictures, tables and a page.
 
     Args:
@@ -46,10 +52,11 @@ def compare(sides: list[str] = [], out: str = "report", threshold: float | None 
         threshold: return for the table "steps to a threshold"; with several environments, a normalized score (0 is
             random, 1 is solved). Default: the return at which the environment is solved.
         runs: the folder that is searched for groups; default: the folder to which new runs are written.
+        metric: a number that env.info_keys selects, for example is_success; default: the return.
 
     Returns:
         Verdict as a sentence (`result`), True if the groups were ranked (`ranked`), name of the significantly best
         group or None (`best`), and output folder (`report`).
     """
     call(f"compare {' against '.join(sides)}")
-    return _compare(sides, out, threshold, runs)
+    return _compare(sides, out, threshold, runs, metric)

@@ -15,7 +15,9 @@ from flows.settings import run_root
 from rlcore.system.printable import print_safely
 
 
-def compare(sides: Sequence[str], out: str, threshold: float | None, runs: str | None, as_json: bool) -> None:
+def compare(
+    sides: Sequence[str], out: str, threshold: float | None, metric: str | None, runs: str | None, as_json: bool
+) -> None:
     """Compare groups of runs, write an HTML page, and print the verdict and a table.
 
     Args:
@@ -23,6 +25,7 @@ def compare(sides: Sequence[str], out: str, threshold: float | None, runs: str |
         out: folder for the page, the pictures and the tables.
         threshold: return (on several environments: normalized score) for the column "policy steps to the threshold";
             None for the return at which the environment counts as solved.
+        metric: name of a number that `env.info_keys` selects, by which the runs are compared; None for the return.
         runs: folder that is searched for groups; None for the default folder of runs.
         as_json: print the results only as JSON.
     """
@@ -31,7 +34,7 @@ def compare(sides: Sequence[str], out: str, threshold: float | None, runs: str |
     from flows.compare.verdict import table as figures
     from flows.report.terminal import show, table
 
-    comparison, conclusion, _, folder = report(sides, out, runs or run_root(), threshold, _report_every())
+    comparison, conclusion, _, folder = report(sides, out, runs or run_root(), threshold, _report_every(), metric)
     if as_json:
         print_safely(json.dumps(plain(comparison, conclusion), indent=2))
         return

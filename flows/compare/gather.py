@@ -23,6 +23,7 @@ from rlcore.config.values import nearest
 from rlcore.errors import UserError, first_line
 from rlcore.store.directory import RunDirectory
 from rlcore.store.run_files import read_mapping
+from rlcore.store.series import EPISODE_RETURN, Quantity
 
 Read = Callable[[], Record]
 Tell = Callable[[str], None]
@@ -53,7 +54,9 @@ class Side:
     folder: str | None = None
 
 
-def gather(words: Sequence[str], root: str, tell: Tell = lambda done: None) -> list[Side]:
+def gather(
+    words: Sequence[str], root: str, tell: Tell = lambda done: None, quantity: Quantity = EPISODE_RETURN
+) -> list[Side]:
     """Collect the runs of the sides of a comparison.
 
     Args:
@@ -62,6 +65,7 @@ def gather(words: Sequence[str], root: str, tell: Tell = lambda done: None) -> l
             configuration.
         root: folder that is searched for groups.
         tell: called with progress messages about the number of runs read.
+        quantity: quantity by which the runs are compared.
 
     Returns:
         Two or more sides with different names, none of them empty.
@@ -87,7 +91,7 @@ def gather(words: Sequence[str], root: str, tell: Tell = lambda done: None) -> l
             f"{single[0]} …: {len(single)} single runs, each of which would be compared as a separate group; put a "
             "glob in quotes, e.g. 'runs/ppo*', to compare its runs as one group"
         )
-    sides = [_side(word, groups) for word in words]  # reports mistakes before any run is read
+    sides = [_side(word, groups, quantity) for word in words]  # reports mistakes before any run is read
     total, owner = sum(len(readers) for _, readers in sides), {}
     for side, readers in sides:
         refused = None
@@ -147,17 +151,19 @@ def _of_earlier_winner(run: RunDirectory) -> bool:
     return place.name != f"winner_{best['number']:04d}"
 
 
-def _side(word: str, groups: _Groups) -> tuple[Side, list[Read]]:
+def _side(word: str, groups: _Groups, quantity: Quantity) -> tuple[Side, list[Read]]:
     """Return the side (group of runs) that a command-line argument selects, and a function for each run that reads it.
 
     The side contains no data yet. Raises UserError if the argument selects no run.
     """
     if word.startswith(MLFLOW):
-        return Side(word, "a search in MLflow", None), _search(word)
+        return Side(word, "a search in MLflow", None), _search(word, quantity)
     if os.sep not in word and not glob.has_magic(word):
         for group, source in ((f"{word}-{CONFIRMED[0]}", f"the winner of sweep {word}"), (word, f"group {word}")):
             if group in groups.names:
-                return Side(word, source, group), [partial(from_directory, run) for run in groups.names[group]]
+                return Side(word, source, group), [
+                    partial(from_directory, run, quantity) for run in groups.names[group]
+                ]
     typed = os.path.expanduser(word)
     folders = [Path(place) for place in (sorted(glob.glob(typed)) if glob.has_magic(typed) else [typed])]
     runs = [run for folder in folders for run in RunDirectory.below(folder)]
@@ -168,7 +174,7 @@ def _side(word: str, groups: _Groups) -> tuple[Side, list[Read]]:
     among = {group for run in runs if (group := read_group(run))}
     own = among.pop() if len(among) == 1 else None
     whole = None if glob.has_magic(typed) or RunDirectory(typed).config.exists() else typed
-    return Side(word, f"folder {word}", own, folder=whole), [partial(from_directory, run) for run in runs]
+    return Side(word, f"folder {word}", own, folder=whole), [partial(from_directory, run, quantity) for run in runs]
 
 
 def _list_names(groups: Sequence[str]) -> str:
@@ -177,7 +183,7 @@ def _list_names(groups: Sequence[str]) -> str:
     return f"; existing groups: {', '.join(groups[:10])}{', …' if len(groups) > 10 else ''}"
 
 
-def _search(word: str) -> list[Read]:
+def _search(word: str, quantity: Quantity) -> list[Read]:
     """Search for runs in MLflow; return for each of them a function that reads its data.
 
     `word` is `mlflow:EXPERIMENT?FILTER`. FILTER is a filter string of MLflow's `search_runs`; it is optional. Raises
@@ -203,4 +209,4 @@ def _search(word: str) -> list[Read]:
         raise UserError(
             f"{word}: no run of Shepherd matches; the form of a search is {SEARCH}, e.g. mlflow:ppo?tags.group = 'a'"
         )
-    return [partial(from_mlflow, client, run) for run in ours]
+    return [partial(from_mlflow, client, run, quantity) for run in ours]

@@ -81,7 +81,7 @@ def _ends(comparison: Comparison) -> str:
     rows = [[escape(task), _side(comparison, side), *cells] for task, side, *cells in rows]
     scales = "; ".join(f"{task}: {scale.words}" for task, scale in comparison.scales.items())
     words = (
-        f"Returns with 95 % intervals; the optimality gap and rows of all environments are normalized scores. {scales}."
+        f"Values with 95 % intervals; the optimality gap and rows of all environments are normalized scores. {scales}."
     )
     return html_table(head, rows, set(head[2:])) + f'<p class="soft">{escape(words)}</p>\n'
 
@@ -99,7 +99,7 @@ def _arrivals(comparison: Comparison) -> str:
             cells += [f"{there[0]:,}", f"{there[-1]:,}"] if there else ["–", "–"]
             rows.append([escape(task), f"{number(comparison.thresholds[task])}", _side(comparison, side), *cells])
     head = ["environment", "threshold", "side", "runs that reach it", "median policy steps", "fastest", "slowest"]
-    words = f"Policy steps until the {comparison.measure.curve_words} first reaches the threshold (a return)."
+    words = f"Policy steps until the {comparison.measure.curve_words} first reaches the threshold."
     return html_table(head, rows, set(head[1:]) - {"side"}) + f'<p class="soft">{words}</p>\n'
 
 

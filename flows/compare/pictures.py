@@ -37,7 +37,7 @@ def colour(comparison: Comparison, side: str) -> str:
 
 
 def _learning(comparison: Comparison) -> Iterator[Picture]:
-    sides = list(comparison.selection.counted)
+    sides, what = list(comparison.selection.counted), comparison.measure.quantity.words
     if len(comparison.tasks) > 1:
         by_budget = {side: curves.against_budget(comparison, side) for side in sides}
         title = f"{ALL}: score by fraction of the budget"
@@ -45,10 +45,11 @@ def _learning(comparison: Comparison) -> Iterator[Picture]:
     for number_, task in enumerate(comparison.tasks):
         mark = f"_{number_ + 1}" if len(comparison.tasks) > 1 else ""
         by_steps = {side: curves.against_steps(comparison, side, task) for side in sides}
-        yield from _curves(by_steps, f"curve_steps{mark}", f"{task}: return by policy steps", "policy steps", "return")
+        title = f"{task}: {what} by policy steps"
+        yield from _curves(by_steps, f"curve_steps{mark}", title, "policy steps", what)
         for clock, stem, time in ((WALL, "curve_time", "wall time"), (CPU, "curve_cpu", "processor time")):
             by_time = {side: curves.against_time(comparison, side, task, clock) for side in sides}
-            yield from _curves(by_time, stem + mark, f"{task}: return by {time}", "seconds", "return")
+            yield from _curves(by_time, stem + mark, f"{task}: {what} by {time}", "seconds", what)
 
 
 def _curves(by_side: Mapping[str, Curve | None], stem: str, title: str, x: str, y: str) -> Iterator[Picture]:
@@ -93,7 +94,7 @@ def _aggregates(comparison: Comparison) -> Picture:
     figure, panels = new_figure(rows=2, columns=2, height=1.2 + 0.75 * len(sides))
     for axes, name in zip(panels.flat, NAMES, strict=True):
         figures = [comparison.aggregates[where][side][name] for side in sides]
-        unit = "score" if len(comparison.tasks) > 1 or name == GAP else "return"
+        unit = "score" if len(comparison.tasks) > 1 or name == GAP else comparison.measure.quantity.words
         _intervals(axes, figures, [colour(comparison, side) for side in sides], digits=2 if unit == "score" else None)
         axes.set_title(f"{NAMES[name]} ({unit})", fontsize=10.5, color=INK, loc="left")
     legend(figure, {short(side): colour(comparison, side) for side in sides})
@@ -135,7 +136,7 @@ def _profile(comparison: Comparison) -> Picture:
         )
         axes.step(levels, band.value, where="mid", color=colour(comparison, side), linewidth=2.0, label=short(side))
     axes.set_ylim(-0.02, 1.02)
-    label(figure, axes, "score" if several else "return", "fraction of runs above")
+    label(figure, axes, "score" if several else comparison.measure.quantity.words, "fraction of runs above")
     caption = "Fraction of runs whose value is above each level, with 95 % bands; higher is better."
     return picture(figure, "profile", "Performance profile", caption)
 

@@ -17,9 +17,11 @@ from flows.report.command_lines import short_path
 from flows.tracking.mlflow_run import RUN_TAG, STATUS, flat
 from flows.tracking.tags import tag_value
 from rlcore.config.values import spell
+from rlcore.store import series
 from rlcore.store.directory import RunDirectory
+from rlcore.store.events import read_events
 from rlcore.store.history import History, history
-from rlcore.store.series import BASELINE, CLOCKS, FINAL, RETURN, WHILE_TRAINING, Line
+from rlcore.store.series import CLOCKS, EPISODE_RETURN, Line, Quantity
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -27,7 +29,6 @@ if TYPE_CHECKING:
 
 DONE = ("finished", "stopped_early")
 NOT_FINITE = "not finite"
-READ = (WHILE_TRAINING["greedy"], FINAL["greedy"], RETURN, BASELINE, *CLOCKS)
 # Prefixes of keys that change what returns mean; runs that differ in one of them have different tasks.
 TASK = ("env.action_repeat", "env.mask_velocities", "env.max_episode_steps", "env.wrapper")
 
@@ -46,10 +47,11 @@ class Record:
         commit: Git commit of the code that trained the run, followed by `+` if files had uncommitted changes.
         machine: name of the processor or GPU that trained the run, "" if unknown.
         lines: metric -> pairs of policy steps and logged value. Metrics that comparisons do not use are omitted.
-        final: mean return of the final evaluation with greedy actions; None if there was no final evaluation.
+        final: mean of `quantity` in the final evaluation with greedy actions; None if it is unknown.
         effort: cost of training: "updates" (gradient steps), "wall_s" (seconds) and "cpu_s" (processor seconds).
             Unknown quantities are omitted.
         typed: the `key=value` arguments of the command that created the run.
+        quantity: quantity by which the run is judged: the return, or a number from `info`.
     """
 
     place: str
@@ -62,6 +64,7 @@ class Record:
     final: float | None
     effort: Mapping[str, float]
     typed: tuple[str, ...] = ()
+    quantity: Quantity = EPISODE_RETURN
 
     @property
     def done(self) -> bool:
@@ -91,13 +94,13 @@ class Record:
 
     @property
     def evaluations(self) -> Line:
-        """Results of evaluations during training: policy steps and mean return with greedy actions."""
-        return self.lines.get(WHILE_TRAINING["greedy"], Line())
+        """Results of evaluations during training: policy steps and mean of `quantity` with greedy actions."""
+        return self.lines.get(self.quantity.evaluation, Line())
 
     @property
     def training(self) -> Line:
-        """Logged returns of training episodes: policy steps and return."""
-        return self.lines.get(RETURN, Line())
+        """Logged values of training episodes: policy steps and mean of `quantity`."""
+        return self.lines.get(self.quantity.training, Line())
 
     def clock(self, name: str) -> Line:
         """Return pairs of policy steps and seconds of training until then.
@@ -108,8 +111,8 @@ class Record:
 
     @property
     def baseline(self) -> float | None:
-        """Mean return of the random policy on the run's environment; None if it is unknown."""
-        line = self.lines.get(BASELINE)
+        """Mean of `quantity` with the random policy on the run's environment; None if it is unknown."""
+        line = self.lines.get(self.quantity.baseline)
         return line[-1][1] if line else None
 
 
@@ -124,12 +127,13 @@ def task_of(config: Mapping[str, str]) -> str:
     return config["env.id"] + (f" ({settings})" if settings else "")
 
 
-def from_directory(run: RunDirectory) -> Record:
+def from_directory(run: RunDirectory, quantity: Quantity = EPISODE_RETURN) -> Record:
     """Read the data of a run from its run directory."""
     log, identity, summary = history(run.events), run.read_identity(), run.read_summary()
     final = log.last("evaluation", final=True)
-    mean = final["greedy"]["mean"] if final else None
-    lines = {name: log.lines[name] for name in READ if name in log.lines}
+    mean = quantity.mean(final["greedy"]) if final else None
+    kept = log.lines if quantity.name is None else series.lines(read_events(run.events), _metrics(quantity))
+    lines = {name: kept[name] for name in _metrics(quantity) if name in kept}
     return Record(
         place=short_path(run.path),
         run_id=identity["run_id"],
@@ -141,25 +145,26 @@ def from_directory(run: RunDirectory) -> Record:
         final=mean,
         effort=_effort(summary),
         typed=tuple(run.read_overrides()),
+        quantity=quantity,
     )
 
 
-def from_mlflow(client: MlflowClient, stored: Run) -> Record:
+def from_mlflow(client: MlflowClient, stored: Run, quantity: Quantity = EPISODE_RETURN) -> Record:
     """Read the data of a run from MLflow, or from its run directory if the directory exists on this machine."""
     folder = tag_value(stored.data.tags, "run_dir")
     if folder and RunDirectory(folder).config.exists():
         run = RunDirectory(folder)
         if run.read_identity()["run_id"] == stored.data.tags.get(RUN_TAG):
-            return from_directory(run)
+            return from_directory(run, quantity)
     tags, run_id = stored.data.tags, stored.info.run_id
     line = {
         name: Line(sorted((point.step, point.value) for point in client.get_metric_history(run_id, name)))
-        for name in READ
+        for name in _metrics(quantity)
         if name in stored.data.metrics
     }
     summary = _summary(client, run_id)
     ended = [ours for ours, theirs in STATUS.items() if theirs == stored.info.status] or ["training"]
-    final = stored.data.metrics.get(FINAL["greedy"])
+    final = stored.data.metrics.get(quantity.final)
     resumed = {key.removeprefix("resumed."): value for key, value in tags.items() if key.startswith("resumed.")}
     return Record(
         place=f"mlflow:{run_id}",
@@ -171,7 +176,12 @@ def from_mlflow(client: MlflowClient, stored: Run) -> Record:
         lines=line,
         final=final,
         effort=_effort(summary),
+        quantity=quantity,
     )
+
+
+def _metrics(quantity: Quantity) -> tuple[str, ...]:
+    return quantity.evaluation, quantity.final, quantity.training, quantity.baseline, *CLOCKS
 
 
 def _status(run: RunDirectory, log: History) -> str:

@@ -17,7 +17,7 @@ from flows.compare.verdict import Verdict, as_json, verdict
 from flows.report.figures import Picture, save
 from rlcore.errors import UserError
 from rlcore.store.directory import write_json, write_text
-from rlcore.store.series import CLOCKS, RETURN, WHILE_TRAINING
+from rlcore.store.series import CLOCKS, Quantity
 
 RUN_COLUMNS = [
     "side",
@@ -49,6 +49,7 @@ def report(
     root: str,
     threshold: float | None = None,
     tell: Tell = lambda done: None,
+    metric: str | None = None,
 ) -> Report:
     """Compare sides (groups of runs) and write the page, pictures and tables of the comparison to a folder.
 
@@ -59,6 +60,7 @@ def report(
         threshold: return for "policy steps to the threshold"; with several environments, a score between random (0)
             and solved (1). None uses the return at which the environment is solved.
         tell: called with progress messages about runs read and pictures drawn.
+        metric: name of a number that `env.info_keys` selects, by which the runs are compared; None: the return.
 
     Returns:
         The report.
@@ -69,7 +71,7 @@ def report(
     folder = Path(out)
     if folder.exists() and not folder.is_dir():
         raise UserError(f"--out {out}: is a file; give a folder (it is created if it does not exist)")
-    return write(gather(words, root, tell), folder, threshold, tell)
+    return write(gather(words, root, tell, Quantity(metric)), folder, threshold, tell)
 
 
 def write(sides: list[Side], folder: Path, threshold: float | None = None, tell: Tell = lambda done: None) -> Report:
@@ -131,7 +133,7 @@ def _points(comparison: Comparison) -> Iterator[list[Any]]:
     """Yield the rows of points.csv: one row for each logged evaluation and each logged return of training episodes."""
     for side, r in _all(comparison):
         wall, cpu = (dict(r.clock(name)) for name in CLOCKS)
-        for name in (WHILE_TRAINING["greedy"], RETURN):
+        for name in (r.quantity.evaluation, r.quantity.training):
             for steps, value in r.lines.get(name, ()):
                 yield [side, r.task, r.seed, r.place, name, steps, wall.get(steps), cpu.get(steps), value]
 

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from flows.compare.records import Record
 from flows.compare.selection import Selection
 from rlcore.errors import UserError
-from rlcore.store.series import Line
+from rlcore.store.series import EPISODE_RETURN, Line, Quantity
 
 LAST = 3  # number of evaluations that are averaged; if a tenth of all evaluations is more, that tenth is averaged
-FINAL = "greedy mean return of the final evaluation"
-LATE = f"mean of the last greedy evaluations during training (the last tenth, at least {LAST})"
-LATE_TRAINING = f"mean return of the last logged training episodes (the last tenth of points, at least {LAST})"
+FINAL = "greedy mean {} of the final evaluation"
+LATE = f"mean {{}} of the last greedy evaluations during training (the last tenth, at least {LAST})"
+LATE_TRAINING = f"mean {{}} of the last logged training episodes (the last tenth of points, at least {LAST})"
 
 
 @dataclass(frozen=True)
@@ -32,12 +32,14 @@ class Measure:
         value: function that returns the value of a run.
         curve: function that returns the learning curve of a run.
         curve_words: description of the curve, for the report.
+        quantity: the return, or a number from `info`.
     """
 
     words: str
     value: Callable[[Record], float]
     curve: Callable[[Record], Line]
     curve_words: str
+    quantity: Quantity = EPISODE_RETURN
 
 
 @dataclass(frozen=True)
@@ -77,23 +79,32 @@ def measure(selection: Selection) -> tuple[Measure, list[str]]:
     runs = [record for task in selection.tasks for record in selection.records(task)]
     judged = all(len(record.evaluations) >= 2 for record in runs)
     curve: Callable[[Record], Line] = (lambda r: r.evaluations) if judged else (lambda r: r.training)
-    name = "greedy evaluation" if judged else "return of training episodes with sampled actions"
+    quantity = runs[0].quantity
+    what = quantity.words
+    of = "" if quantity.name is None else f"{what} of "  # the value of an evaluation is its mean return
+    name = f"{of}greedy evaluation" if judged else f"{what} of training episodes with sampled actions"
     notes = (
-        [] if judged else ["Some runs have fewer than two evaluations, so curves show returns of training episodes."]
+        [] if judged else [f"Some runs have fewer than two evaluations, so curves show {what} of training episodes."]
     )
     without = sum(record.final is None for record in runs)
     if not without:
-        return Measure(FINAL, lambda r: float(r.final or 0.0), curve, name), notes
+        return Measure(FINAL.format(what), lambda r: float(r.final or 0.0), curve, name, quantity), notes
     if mute := next((record for record in runs if not curve(record)), None):
+        if quantity.name is not None:
+            raise UserError(
+                f"--metric {what}: {mute.place} has no value of {what} in its log; train with env.info_keys=[{what}], "
+                "or compare returns by leaving --metric out"
+            )
         raise UserError(
             f"{mute.place}: this run has no evaluation and no return in its log, so it cannot be compared; move it out "
             "of its group or folder"
         )
+    words = (LATE if judged else LATE_TRAINING).format(what)
     notes.append(
-        f"{without} of {len(runs)} runs have no final evaluation, so this value is used for all runs: "
-        f"{LATE if judged else LATE_TRAINING}."
+        f"{without} of {len(runs)} runs have no final evaluation{f' with {what}' if quantity.name else ''}, so this "
+        f"value is used for all runs: {words}."
     )
-    return Measure(LATE if judged else LATE_TRAINING, lambda r: late(curve(r)), curve, name), notes
+    return Measure(words, lambda r: late(curve(r)), curve, name, quantity), notes
 
 
 def late(line: Line) -> float:
@@ -112,7 +123,7 @@ def scale(selection: Selection, task: str, measure: Measure) -> Scale:
     values = [measure.value(run) for run in runs]
     random = [run.baseline for run in runs if run.baseline is not None]
     low = float(np.mean(random)) if random else min(values)
-    solved = _find_solved_return(runs[0].config["env.id"])
+    solved = None if measure.quantity.name else _find_solved_return(runs[0].config["env.id"])
     high = max(values) if solved is None or solved <= low else solved
     high = high if high > low else low + 1.0  # no run is better than random: scores are differences of returns
     words = f"score 0 is {'the random policy' if random else 'the worst run here'} ({low:.4g}), "

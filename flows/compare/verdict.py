@@ -127,7 +127,7 @@ def _figures(comparison: Comparison, pair: Pair, task: str | None = None) -> str
     pair = pair.upright()
     first, second = pair.first, pair.second
     place = task or (ALL if len(comparison.tasks) > 1 else comparison.tasks[0])
-    unit, spell = ("score", share) if place == ALL else ("return", spell_figure)
+    unit, spell = ("score", share) if place == ALL else (comparison.measure.quantity.words, spell_figure)
     iqm = [spell(comparison.aggregates[place][name]["iqm"]) for name in (first, second)]
     return (
         f"a run of {first} is better than a run of {second} with probability {share(pair.improvement)}; interquartile "
@@ -186,6 +186,7 @@ def as_json(comparison: Comparison, conclusion: Verdict) -> dict[str, Any]:
     return {
         "verdict": conclusion._asdict(),
         "value": comparison.measure.words,
+        "metric": comparison.measure.quantity.words,
         "sides": {
             side.name: {
                 "source": side.source,

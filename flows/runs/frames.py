@@ -32,7 +32,8 @@ class RunFrames(NamedTuple):
     Attributes:
         summaries: one row for each run, newest first. Columns: those of `shepherd runs --json`; `env_steps`, `updates`,
             `wall_s`, `cpu_s`; for the greedy and the stochastic final evaluation and for the random baseline the mean
-            return and its 95 % interval (`greedy`, `greedy_low`, `greedy_high`, ...); and the config keys that were
+            return and its 95 % interval (`greedy`, `greedy_low`, `greedy_high`, ...); the same for each number that
+            `env.info_keys` selects (`greedy_is_success`, `greedy_is_success_low`, ...); and the config keys that were
             asked for. Unknown values are missing.
         curves: one row for each run and each number of policy steps at which something was logged, and one column for
             each metric. A metric that was not logged there is missing.
@@ -73,7 +74,8 @@ def load_frames(chosen: str, root: str, keys: Sequence[str] = (), metrics: Seque
             raise UserError(f"keys={key}: no run has this config key; `shepherd train -h` lists all keys")
     now, index = time.time(), pd.Index([short_path(one.run.path) for one in runs], name="run")
     rows = [_summary(one, now) | {key: at(configs[one.run.path], key) for key in keys} for one in runs]
-    summaries = pd.DataFrame(rows, index=index, columns=[*_columns(), *keys])
+    info = [*dict.fromkeys(name for row in rows for name in row if name not in (*_columns(), *keys, "info"))]
+    summaries = pd.DataFrame(rows, index=index, columns=[*_columns(), *info, *keys])
     summaries["created"] = pd.to_datetime(summaries["created"], utc=True)
     curves = {
         place: {name: _series(line) for name, line in lines(read_events(one.run.events), metrics).items()}
@@ -105,6 +107,13 @@ def _summary(one: ListedRun, now: float) -> dict[str, Any]:
     for mode, above in RESULTS.items():
         result = at(summary, f"{above}.{mode}" if above else mode)
         if isinstance(result, Mapping) and result.get("mean") is not None:
-            low, high = result.get("ci95") or (None, None)
-            row |= {mode: result["mean"], f"{mode}_low": low, f"{mode}_high": high}
+            row |= _estimate(mode, result)
+            for name, number in (result.get("info") or {}).items():
+                row |= _estimate(f"{mode}_{name}", number)
     return row
+
+
+def _estimate(name: str, result: Mapping[str, Any]) -> dict[str, float | None]:
+    """Return the mean and the interval of a result, by the columns of `RunFrames.summaries`."""
+    low, high = result.get("ci95") or (None, None)
+    return {name: result["mean"], f"{name}_low": low, f"{name}_high": high}

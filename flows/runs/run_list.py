@@ -80,6 +80,7 @@ class ListedRun:
             "total_steps": self.total_steps,
             "return": self.measured.value if self.measured else None,
             "return_from": self.measured.source if self.measured else None,
+            "info": dict(self.measured.info) if self.measured else {},
             "created": datetime.datetime.fromtimestamp(self.created, datetime.UTC).isoformat(timespec="seconds"),
             "age_s": round(now - self.created),
         }

@@ -19,8 +19,9 @@ from flows.sweeps.plan import LATER, SweepPlan, TrialIntervals, change, merge, p
 from flows.sweeps.space import Dimension, Params, to_overrides
 from flows.sweeps.study import Study
 from flows.tracking.mlflow_run import flat
+from rlcore.config.info_keys import read_info_keys
 from rlcore.config.run import RunConfig
-from rlcore.config.values import at, plain, spell
+from rlcore.config.values import at, nearest, plain, spell
 from rlcore.errors import UserError
 
 _GROUP = object()  # stands for the value of a varied group of config files, which has none in the config
@@ -157,7 +158,20 @@ def check_plan(plan: SweepPlan, elsewhere: bool = False) -> Checked:
             "would not be evaluated during training and would have no value to optimize; reduce evaluation.every, or "
             "set sweep.objective=final to use the evaluation after training"
         )
+    if config.quantity.name is not None:
+        for _, built in tried:
+            _refuse_other_metric(config.metric, built)
     return Checked(tried[0][1], TrialIntervals.of(tried))
+
+
+def _refuse_other_metric(metric: str, config: RunConfig) -> None:
+    """Raise UserError if `env.info_keys` of a trial's config does not select the number that judges the trial."""
+    names = [key.name for key in read_info_keys(config.env.info_keys)]
+    if metric not in names:
+        raise UserError(
+            f"sweep.metric={metric}: must be return or a number that env.info_keys selects{nearest(metric, names)}; "
+            f"add env.info_keys=[{','.join([*config.env.info_keys, metric])}]"
+        )
 
 
 class Default(NamedTuple):

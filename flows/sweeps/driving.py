@@ -55,7 +55,8 @@ class Sweep:
             return False
         with self._one:
             return any(
-                self.study.report(job.number, step, score) for step, score in read_reports(job.trainings, self.pace)
+                self.study.report(job.number, step, score)
+                for step, score in read_reports(job.trainings, self.pace, self.config.quantity)
             )
 
     def record(self, job: Job, end: End) -> None:

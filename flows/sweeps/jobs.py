@@ -26,6 +26,7 @@ from rlcore.store.config_file import config_of
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import COMPLETE
 from rlcore.store.history import history
+from rlcore.store.series import EPISODE_RETURN, Quantity
 from rlcore.train.fingerprint import differences
 
 FAULTS: dict[str, type[MachineFault]] = {kind.__name__: kind for kind in (DiskFault, OutOfMemory, ProcessKilled)}
@@ -155,26 +156,31 @@ class TrialRun:
         return history(self.run.events).policy_steps
 
     @property
-    def evaluations(self) -> list[tuple[int, float]]:
-        """Pairs (policy steps, mean greedy return) of the evaluations during training, in order."""
-        return [(event["policy_steps"], event["greedy"]["mean"]) for event in history(self.run.events).evaluations]
-
-    @property
     def scores(self) -> list[float]:
         """Mean greedy returns of the evaluations during training, in order."""
-        return [score for _, score in self.evaluations]
+        return [score for _, score in self.evaluations()]
+
+    def evaluations(self, quantity: Quantity = EPISODE_RETURN) -> list[tuple[int, float]]:
+        """Return the pairs (policy steps, mean of a quantity) of the greedy evaluations during training, in order."""
+        means = ((e["policy_steps"], quantity.mean(e["greedy"])) for e in history(self.run.events).evaluations)
+        return [(steps, mean) for steps, mean in means if mean is not None]
 
     def value(self, config: SweepConfig, pace: TrialIntervals) -> float:
         """Return the mean over the evaluations that `sweep.objective` selects; raise RunError if there are none."""
+        quantity = config.quantity
         if config.objective == "final":
             final = history(self.run.events).last("evaluation", final=True)
-            scores = [final["greedy"]["mean"]] if final else []
+            mean = quantity.mean(final["greedy"]) if final else None
+            scores = [] if mean is None else [mean]
         else:
-            scores = self.scores if config.objective == "all" else pace.recent(self.evaluations, config.last)
+            evaluations = self.evaluations(quantity)
+            scores = [score for _, score in evaluations]
+            scores = scores if config.objective == "all" else pace.recent(evaluations, config.last)
         if not scores:
+            missing = f" with {quantity.words} in info" if quantity.name else ""
             raise RunError(
-                f"{self.run_dir}: the run has no evaluation, so its value (sweep.objective={config.objective}) cannot "
-                "be computed"
+                f"{self.run_dir}: the run has no evaluation{missing}, so its value (sweep.objective="
+                f"{config.objective}, sweep.metric={config.metric}) cannot be computed"
             )
         return fmean(scores)
 
@@ -232,15 +238,17 @@ def trial_overrides(base: Sequence[str], config: SweepConfig) -> list[str]:
     return merge(merge(defaults, base), ["model_manager.disabled=true"])
 
 
-def read_reports(runs: Sequence[TrialRun], pace: TrialIntervals) -> Iterator[tuple[int, float]]:
-    """Return the pairs (policy steps, mean return) of the evaluations after which a pruner may end a trial.
+def read_reports(
+    runs: Sequence[TrialRun], pace: TrialIntervals, quantity: Quantity = EPISODE_RETURN
+) -> Iterator[tuple[int, float]]:
+    """Return the pairs (policy steps, mean of a quantity) of the evaluations after which a pruner may end a trial.
 
     The last evaluation of a completed run is omitted, because ending the trial there would save no policy steps. Policy
     steps are counted as by `TrialIntervals.read_scores`.
     """
     may_end: list[list[tuple[int, float]]] = []
     for training in runs:
-        first = training.evaluations
+        first = training.evaluations(quantity)
         done = history(training.run.events).last("end")
         may_end.append(first[:-1] if done is not None and done["status"] in COMPLETE else first)
     return pace.read_scores(may_end)

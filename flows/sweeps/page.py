@@ -16,6 +16,7 @@ from flows.report.sentences import number
 from flows.sweeps.space import Dimension, to_stored
 from flows.sweeps.status import Row, facts, short_names, short_value, state_words
 from rlcore.config.values import spell
+from rlcore.store.series import EPISODE_RETURN
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,7 +28,7 @@ OTHER = (
 )
 BLUE, VERMILION, GREEN = COLOURS[:3]
 COLUMNS = 3  # number of panels side by side in the picture of values by key
-Lines = Mapping[int, Sequence[Sequence[tuple[int, float]]]]  # trial -> for each seed (policy steps, mean greedy return)
+Lines = Mapping[int, Sequence[Sequence[tuple[int, float]]]]  # trial -> for each seed (policy steps, mean of a quantity)
 MARKS = {"complete": ("o", BLUE), "pruned": ("x", SOFT), "fail": ("v", VERMILION)}
 
 
@@ -115,15 +116,20 @@ def _trials(status: Mapping[str, Any]) -> str:
 
 
 def draw(
-    trials: Sequence[Row], curves: Lines, space: Sequence[Dimension], shares: Mapping[str, float]
+    trials: Sequence[Row],
+    curves: Lines,
+    space: Sequence[Dimension],
+    shares: Mapping[str, float],
+    quantity: str = EPISODE_RETURN.words,
 ) -> list[Picture]:
     """Draw the pictures of a sweep's trials; a picture is omitted if there are no data for it.
 
     Args:
         trials: the trials in the order of their numbers.
-        curves: trial number -> for each run of the trial, the pairs (policy steps, mean greedy return).
+        curves: trial number -> for each run of the trial, the pairs (policy steps, mean of `quantity`).
         space: the varied keys.
         shares: key -> importance, as from `Study.importance`.
+        quantity: name of the quantity in `curves`.
 
     Returns:
         The pictures, in the order in which the page of the sweep shows them.
@@ -134,7 +140,7 @@ def draw(
     learned = any(len(line) > 1 for lines in curves.values() for line in lines)
     with drawing():
         pictures = [_history(trials)] if ended else []
-        pictures += [_learning(trials, curves)] if learned else []
+        pictures += [_learning(trials, curves, quantity)] if learned else []
         pictures += [_importance(shares)] if shares else []
         pictures += [_slices(trials, space)] if ended else []
     return pictures
@@ -163,7 +169,7 @@ def _history(trials: Sequence[Row]) -> Picture:
     return picture(figure, "history", "Value of each trial", caption)
 
 
-def _learning(trials: Sequence[Row], curves: Lines) -> Picture:
+def _learning(trials: Sequence[Row], curves: Lines, quantity: str) -> Picture:
     """Draw the learning curve of each run of each trial; highlight the best trial and the default configuration."""
     complete = [t for t in trials if t["state"] == "complete"]
     best = max(complete, key=lambda t: (t["value"], -t["number"]))["number"] if complete else None
@@ -181,13 +187,13 @@ def _learning(trials: Sequence[Row], curves: Lines) -> Picture:
                 mark, colour = MARKS[trial["state"]]
                 axes.plot(*line[-1], marker=mark, color=colour, markersize=5)
     axes.set_xlim(left=0)
-    label(figure, axes, "policy steps", "greedy mean return")
+    label(figure, axes, "policy steps", f"greedy mean {quantity}")
     named: dict[str, str] = {} if best is None else {f"best, trial {best}": GREEN}
     if default not in (None, best):
         named["default"] = BLUE
     legend(figure, named | {"others": SOFT})
     caption = (
-        "Mean greedy return of evaluations during training, one line per seed. "
+        f"Mean greedy {quantity} of evaluations during training, one line per seed. "
         "Crosses: last evaluation of pruned trials; triangles: last evaluation of failed trials."
     )
     return picture(figure, "curves", "Learning curves of trials", caption)

@@ -24,6 +24,7 @@ from rlcore.config.run import RunConfig
 from rlcore.config.schema import Needs, arg
 from rlcore.config.values import nearest, plain
 from rlcore.errors import UserError
+from rlcore.store.series import EPISODE_RETURN, Quantity
 
 NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
 # Keys of a run that cannot be set in a sweep, and why.
@@ -58,7 +59,7 @@ class SweepConfig:
     )
     objective: str = arg(
         "last",
-        "value of a run: mean return of its last evaluations, of all evaluations (learning speed), or of the final one",
+        "value of a run: mean of sweep.metric in its last evaluations, in all (learning speed), or in the final one",
         choices=("last", "all", "final"),
     )
     last: int = arg(
@@ -66,6 +67,10 @@ class SweepConfig:
         "for objective=last: average the evaluations of the last `last` × evaluation.every policy steps",
         low=1,
         needs=Needs("objective", lambda objective: objective == "last", "=last"),
+    )
+    metric: str = arg(
+        EPISODE_RETURN.words,
+        "what a run is judged by: return, or a number that env.info_keys selects; the larger the better",
     )
     budget: int | None = arg(None, "policy steps of each run; null: algo.total_steps of the preset", low=1)
     mode: str = arg(
@@ -96,6 +101,11 @@ class SweepConfig:
                 f"{prefix}workers={self.workers}: must not exceed the {self.batch} trials of a batch, because some "
                 f"workers would always be idle; set {prefix}batch={self.workers}, or {prefix}mode=async"
             )
+
+    @property
+    def quantity(self) -> Quantity:
+        """Quantity that `metric` names."""
+        return EPISODE_RETURN if self.metric == EPISODE_RETURN.words else Quantity(self.metric)
 
 
 # Keys that may change when a sweep is resumed: none of them changes the values of its trials.

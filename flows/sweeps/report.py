@@ -92,7 +92,7 @@ def write_page(
             drawn = draw_pictures(folder, plan, found["trials"], study.importance() if whole else {})
         if whole:
             save(drawn, folder.pictures)
-        confirmation = _confirmation(folder, found["confirmed"]) if whole and found["confirmed"] else ""
+        confirmation = _confirmation(folder, plan, found["confirmed"]) if whole and found["confirmed"] else ""
         _write_files(folder, plan, found, drawn, confirmation)
     return found
 
@@ -123,8 +123,11 @@ def draw_pictures(
 
     `importance` is the result of `Study.importance`; without it, this picture is omitted.
     """
-    curves = {trial["number"]: [run.evaluations for run in runs_of(folder, trial["number"])] for trial in trials}
-    return draw(trials, curves, plan.space, importance or {})
+    quantity = plan.config.quantity
+    curves = {
+        trial["number"]: [run.evaluations(quantity) for run in runs_of(folder, trial["number"])] for trial in trials
+    }
+    return draw(trials, curves, plan.space, importance or {}, quantity.words)
 
 
 def _write_files(
@@ -135,7 +138,7 @@ def _write_files(
     write_text(folder.figures, json.dumps(found, indent=2) + "\n")
 
 
-def _confirmation(folder: SweepFolder, confirmed: Mapping[str, Any]) -> str:
+def _confirmation(folder: SweepFolder, plan: SweepPlan, confirmed: Mapping[str, Any]) -> str:
     """Write the comparison of winner and default, and return its HTML; "" if the runs cannot be compared."""
     places = {"winner": folder.runs / f"winner_{confirmed['trial']:04d}", "default": folder.runs / "default"}
     sides = [
@@ -143,7 +146,7 @@ def _confirmation(folder: SweepFolder, confirmed: Mapping[str, Any]) -> str:
             side,
             f"folder {place}",
             f"{folder.name}-{side}",
-            [from_directory(RunDirectory(place / f"seed_{seed}")) for seed in confirmed["seeds"]],
+            [from_directory(RunDirectory(place / f"seed_{seed}"), plan.config.quantity) for seed in confirmed["seeds"]],
         )
         for side, place in places.items()
     ]
@@ -208,7 +211,7 @@ def _attempt(sweep: Sweep, action: Callable[[], Result]) -> Result | None:
 
 def definition(config: SweepConfig) -> str:
     """Return a sentence that explains how the value of a trial is computed with these settings of a sweep."""
-    of_run = "the mean return of the greedy policy in "
+    of_run = f"the mean {config.quantity.words} of the greedy policy in "
     of_run += {
         "last": f"the evaluations of the last {config.last} × evaluation.every policy steps",
         "all": "all evaluations during training",

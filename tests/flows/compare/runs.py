@@ -23,6 +23,7 @@ def finished_run(
     status: str | None = "finished",
     steps: int = WHOLE,
     random: float = 20.0,
+    info: str | None = None,
     **changes: Any,
 ) -> RunDirectory:
     """Write a run with four evaluations that rise linearly from `random` to `value`, at 1,000 steps per second.
@@ -37,6 +38,7 @@ def finished_run(
         status: status of the `end` event. None writes no such event.
         steps: algo.total_steps, at which the run ends.
         random: mean return of the random policy.
+        info: name of a number in info. Its value is the return divided by -100, so it ranks runs the other way round.
         **changes: top-level keys of the config. Keys of `algo`, and of `env` as `settings`, are merged.
 
     Returns:
@@ -48,15 +50,15 @@ def finished_run(
     run = synthetic_run(folder, f"{folder.name}-{env}", **tree | changes)
     run.overrides.write_text(f"exp=ppo\nenv.id={env}\nseed={seed}\nrun_dir={folder}\n")
     log = EventLog(run.events)
-    log.append("baseline", mean=random, std=10.0, ci95=[random - 2, random + 2], episodes=100)
+    log.append("baseline", **result(random, 2, 100, info))
     for stage in range(1, 5):
         at, mean = steps * stage // 4, random + (value - random) * stage / 4
         clock = {"wall_s": at / 1000, "cpu_s": at / 900}
-        log.append("metrics", policy_steps=at, values={"Rewards/rew_avg": mean - 5}, **clock)
-        greedy = {"mean": mean, "std": 3.0, "ci95": [mean - 2, mean + 2], "episodes": 10}
-        log.append("evaluation", policy_steps=at, final=False, greedy=greedy, **clock)
+        numbers = {"Rewards/rew_avg": mean - 5} | ({f"Game/{info}": -mean / 100} if info else {})
+        log.append("metrics", policy_steps=at, values=numbers, **clock)
+        log.append("evaluation", policy_steps=at, final=False, greedy=result(mean, 2, 10, info), **clock)
     if final:
-        greedy = {"mean": value, "std": 3.0, "ci95": [value - 1, value + 1], "episodes": 100}
+        greedy = result(value, 1, 100, info)
         log.append("evaluation", policy_steps=steps, final=True, greedy=greedy, checkpoint=f"checkpoints/{steps}")
     if status is not None:
         log.append("end", policy_steps=steps, status=status, reason=None)
@@ -64,6 +66,12 @@ def finished_run(
         effort = {"updates": 640, "wall_s": steps / 1000, "cpu_s": steps / 900}
         write_json(run.summary, {"status": status, "fingerprint": machine} | effort)
     return run
+
+
+def result(mean: float, half: float, episodes: int, info: str | None = None) -> dict[str, Any]:
+    """Return the result of an evaluation with an interval of `half` on each side."""
+    own = {"mean": mean, "std": 3.0, "ci95": [mean - half, mean + half], "episodes": episodes}
+    return own | ({"info": {info: result(-mean / 100, half / 100, episodes)}} if info else {})
 
 
 def group_of(root: Path, group: str, values: list[float], first_seed: int = 0, **options: Any) -> list[RunDirectory]:

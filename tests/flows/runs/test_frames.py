@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from flows import load_runs
+from flows.runs.run_list import list_runs
 from rlcore.errors import UserError
 from rlcore.store.directory import RunDirectory, write_json
 from rlcore.store.events import EventLog
@@ -78,3 +79,24 @@ def test_unknown_config_key_is_refused(runs: tuple[RunDirectory, RunDirectory]) 
 def test_import_of_flows_does_not_import_pandas() -> None:
     code = "import flows, flows.cli.runs_command, sys; assert 'pandas' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], env=environment(ROOT), check=True)
+
+
+def test_numbers_from_info_are_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("SHEPHERD_RUN_ROOT", raising=False)
+    run, won = synthetic_run(tmp_path / "runs/a", "a"), {"mean": 0.5, "ci95": [0.25, 0.75], "episodes": 2}
+    result = {"mean": 3.0, "std": 1.0, "ci95": [2.0, 4.0], "episodes": 2, "info": {"won": won}}
+    log = EventLog(run.events)
+    log.append("metrics", policy_steps=100, values={"Game/won": 0.4})
+    log.append("evaluation", policy_steps=200, final=False, greedy=result)
+    write_json(run.summary, {"updates": 1, "eval": {"greedy": result, "stochastic": None}, "baseline": result})
+    synthetic_run(tmp_path / "runs/b", "b")
+    summaries, curves = load_runs(keys=[LR])
+    assert list(summaries.columns[-7:]) == [
+        f"{m}_won{e}" for m in ("greedy", "baseline") for e in ("", "_low", "_high")
+    ] + [LR]
+    assert summaries.loc["runs/a", ["greedy_won", "greedy_won_low", "baseline_won_high"]].tolist() == [0.5, 0.25, 0.75]
+    assert summaries["greedy_won"].isna()["runs/b"]
+    assert curves.loc["runs/a", "Game/won"].dropna().to_dict() == {100: 0.4}
+    assert curves.loc["runs/a", "Evaluation/greedy_won"].dropna().to_dict() == {200: 0.5}
+    assert [one.as_json(0.0)["info"] for one in list_runs("", "runs")] == [{}, {"won": 0.5}]

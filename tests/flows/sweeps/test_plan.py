@@ -125,6 +125,10 @@ def test_check_plan_accepts_presets_of_one_task() -> None:
         (["exp=ppo", LR, "env.id=choice(CartPole-v1,Acrobot-v1)"], ["env.id=Acrobot-v1", "env.id is varied"]),
         (["exp=ppo", "env.max_episode_steps=interval(100,200)"], ["(max_episode_steps=200)"]),
         (["exp=ppo", "env.id=choice(Acrobot-v1)"], ["the default configuration: its task is CartPole-v1"]),
+        (
+            ["exp=ppo", LR, "sweep.metric=won", "env.info_keys=[one]"],
+            ["sweep.metric=won: must be return or a number", "did you mean 'one'?; add env.info_keys=[one,won]"],
+        ),
         (["exp=ppo", LR, "evaluation.every=100000000"], ["evaluation.every", "would have no value to optimize"]),
     ],
 )

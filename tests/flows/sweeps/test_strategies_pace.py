@@ -11,10 +11,11 @@ import pytest
 
 from flows.sweeps import study as study_module
 from flows.sweeps.creating import check_plan
-from flows.sweeps.jobs import TrialRun
+from flows.sweeps.jobs import TrialRun, read_reports
 from flows.sweeps.plan import SweepConfig, TrialIntervals, plan
 from flows.sweeps.strategies import pruner_of
 from flows.sweeps.study import Study
+from rlcore.errors import RunError
 from tests.flows.sweeps.fake import PACE, make_sweep
 
 SHORT = [(1000, 10.0), (2000, 20.0), (3000, 30.0)]  # trial with a return of 0.01 × policy steps
@@ -125,10 +126,36 @@ def test_trial_run_value_averages_recent_evaluations(tmp_path: Path) -> None:
     ]
     training = TrialRun(tmp_path, ())
     training.run.events.write_text("".join(json.dumps({"time": 0.0, **event}) + "\n" for event in events))
-    assert training.evaluations == [(2000, 1.0), (4000, 5.0)]
+    assert training.evaluations() == [(2000, 1.0), (4000, 5.0)]
     assert training.value(SweepConfig(last=2), PACE) == 5.0
     assert training.value(SweepConfig(last=3), PACE) == 3.0
     assert training.value(SweepConfig(objective="final"), PACE) == 9.0
+
+
+def test_trial_run_value_reads_number_from_info(tmp_path: Path) -> None:
+    def greedy(mean: float, **info: float) -> dict[str, Any]:
+        return {"mean": mean, "info": {name: {"mean": v, "ci95": [v, v], "episodes": 2} for name, v in info.items()}}
+
+    events = [
+        {"kind": "evaluation", "policy_steps": steps, "final": final, "greedy": result}
+        for steps, final, result in (
+            (1000, False, greedy(9.0, won=0.25)),
+            (2000, False, greedy(7.0)),  # no episode had the number
+            (3000, False, greedy(5.0, won=0.75)),
+            (3000, True, greedy(3.0, won=1.0)),
+        )
+    ]
+    training = TrialRun(tmp_path, ())
+    training.run.events.write_text("".join(json.dumps({"time": 0.0, **event}) + "\n" for event in events))
+    won = SweepConfig(metric="won", objective="all")
+    assert training.evaluations(won.quantity) == [(1000, 0.25), (3000, 0.75)]
+    assert training.value(won, PACE) == 0.5
+    assert training.value(SweepConfig(metric="won", objective="final"), PACE) == 1.0
+    assert training.value(SweepConfig(metric="won", last=1), PACE) == 0.75
+    assert [*read_reports([training], PACE, won.quantity)] == [(1000, 0.25), (3000, 0.75)]
+    assert training.value(SweepConfig(objective="all"), PACE) == 7.0
+    with pytest.raises(RunError, match=r"no evaluation with lost in info.*sweep.metric=lost"):
+        training.value(SweepConfig(metric="lost"), PACE)
 
 
 def test_check_plan_notes_iterations_longer_than_evaluation_interval() -> None:

@@ -1,0 +1,61 @@
+"""Comparison of runs by a number from `info` (`shepherd compare --metric`)."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from flows.cli import main as cli
+from tests.flows.compare.runs import group_of
+from tests.flows.compare.test_comparison import HIGH, LOW
+
+
+def test_compare_ranks_by_number_from_info(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The number is the return divided by -100, so the group with lower returns is better."""
+    for group, values in (("low", LOW), ("high", HIGH)):
+        group_of(root, group, values, info="speed")
+    assert cli.main(["compare", "low", "high", "--metric", "speed", "--out", "by_speed", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["verdict"]["best"] == "low" and found["metric"] == "speed"
+    assert found["value"] == "greedy mean speed of the final evaluation"
+    assert "interquartile mean speed" in " ".join(found["verdict"]["sentences"])
+    values = np.sort(LOW)[2:-2].mean() / -100  # of ten runs, the interquartile mean is that of the middle six
+    assert found["aggregates"]["CartPole-v1"]["low"]["iqm"]["value"] == pytest.approx(values)
+    assert found["scales"]["CartPole-v1"]["0"] == pytest.approx(-0.2)  # of the random policy
+    page = Path("by_speed/index.html").read_text()
+    assert "CartPole-v1: speed by policy steps" in page
+    points = csv.DictReader(Path("by_speed/points.csv").read_text().splitlines())
+    assert {row["metric"] for row in points} == {"Evaluation/greedy_speed", "Game/speed"}
+
+
+def test_compare_without_metric_ignores_numbers_from_info(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for group, values in (("low", LOW), ("high", HIGH)):
+        group_of(root, group, values, info="speed")
+    assert cli.main(["compare", "low", "high", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["verdict"]["best"] == "high" and found["metric"] == "return"
+
+
+def test_compare_by_number_uses_last_evaluations_without_final_one(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for group, value in (("a", 100.0), ("b", 60.0)):
+        group_of(root, group, [value], info="speed", final=False)
+    assert cli.main(["compare", "a", "b", "--metric", "speed", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    # Evaluations rise from 20 in four steps, to 100: 40, 60, 80, 100; the last three have the mean 80.
+    assert found["sides"]["a"]["values"]["CartPole-v1"] == pytest.approx([-0.8])
+    assert any("2 of 2 runs have no final evaluation with speed" in note for note in found["notes"])
+
+
+def test_compare_by_unknown_number_names_key(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    group_of(root, "low", LOW[:2], info="speed")
+    group_of(root, "high", HIGH[:2])
+    assert cli.main(["compare", "low", "high", "--metric", "speed"]) == 2
+    error = capsys.readouterr().err
+    assert "--metric speed: runs/high_CartPole-v1_0 has no value of speed in its log" in error
+    assert "train with env.info_keys=[speed]" in error
