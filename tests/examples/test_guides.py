@@ -18,6 +18,7 @@ import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,6 +26,7 @@ from flows.config.compose import compose
 from flows.runs.milestones import note_end, note_start
 from flows.stages.collect import collect
 from flows.stages.make_env import make_env
+from flows.stages.summary import summarise
 from flows.tracking.news import NewEvents
 from flows.tracking.tensorboard_csv import write_tensorboard
 from rlcore import conformance, plugins
@@ -92,12 +94,17 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with `runs/first`, a short run that was interrupted once."""
+    folder = tmp_path_factory.mktemp("user")
+    train_in_parts([*RUN, f"run_dir={folder}/runs/first"])
+    return folder
+
+
+def train_in_parts(typed: list[str]) -> RunDirectory:
+    """Train and evaluate a run, with an interruption at each boundary."""
     from flows.runs.create import create_run
     from rlcore.evaluation.final import final_evaluation
     from rlcore.train.run_trainer import RunTrainer
 
-    folder = tmp_path_factory.mktemp("user")
-    typed = [*RUN, f"run_dir={folder}/runs/first"]
     run = create_run(*compose(typed), typed)
     make_env(run)
     note_start(run)
@@ -115,7 +122,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     note_end(run, at)
     final_evaluation(run)
     write_tensorboard(run, NewEvents(run).read())
-    return folder
+    return run
 
 
 def write_files(page: str, folder: Path) -> None:
@@ -157,6 +164,7 @@ def without_blanks(text: str) -> str:
         "add_a_schedule",
         "write_a_world_model",
         "stop_early",
+        "log_numbers_from_info",
         "wandb",
         "write_a_logger",
         "tutorial",
@@ -210,6 +218,29 @@ def test_guide_python_code_runs(page: str, folder: Path, recorded: Path) -> None
             exec(compile(text, f"{page}.md", "exec"), namespace)
 
 
+@pytest.mark.slow
+def test_guide_logs_numbers_from_info(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = "log_numbers_from_info"
+    write_files(page, folder)
+    _, overrides = next(commands(page))
+    run = train_in_parts([*(line for line in overrides if not line.startswith("exp=")), *RUN])
+    summarise(run)
+    namespace: dict[str, Any] = {}
+    for language, path, text in blocks(page):
+        if language == "python" and not path:
+            exec(compile(text, f"{page}.md", "exec"), namespace)
+    assert "greedy_is_success" in capsys.readouterr().out
+    episodes = namespace["iteration"].episodes
+    for each in episodes:  # a success has a reward of 1, and each step costs a tenth of the distance
+        assert each.ret == pytest.approx(each.info["is_success"] - 0.1 * each.length * each.info["distance"])
+    assert {each.info["is_success"] for each in episodes} >= {1.0}
+    assert {"Game/distance", "Game/is_success"} <= lines(read_events(run.events)).keys()
+    evaluations = [event["greedy"] for event in read_events(run.events) if event["kind"] == "evaluation"]
+    assert all(set(result["info"]) == {"distance", "is_success"} for result in evaluations)
+    documents = {name for kind, name in documented() if kind == "evaluation" and name.startswith("result.")}
+    assert {f"result.{name}" for name in evaluations[-1]} == documents
+
+
 def test_guide_logger_stores_each_point_once(folder: Path, recorded: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_files("write_a_logger", folder)
     shutil.copytree(recorded, folder, dirs_exist_ok=True)
@@ -248,7 +279,8 @@ def logged(events: Path) -> set[tuple[str, str]]:
 
 def test_event_log_page_documents_fields_of_run(recorded: Path) -> None:
     found = logged(RunDirectory(recorded / "runs/first").events)
-    assert found == {(kind, name) for kind, name in documented() if kind != "registered"}
+    with_info_keys = {("baseline", "info"), ("evaluation", "result.info")}
+    assert found == {(kind, name) for kind, name in documented() if kind != "registered"} - with_info_keys
 
 
 def written() -> set[tuple[str, str]]:
