@@ -167,7 +167,7 @@ def test_killed_group_resumes_unfinished_runs(site: Path, monkeypatch: pytest.Mo
     process = start_command(site, *words, *small)
     output, said = output_of(process)
     assert process.returncode == 0, said
-    assert "tensorboard --logdir runs/ppo/CartPole-v1/pair\n" in output
+    assert "tensorboard --logdir runs/ppo/CartPole-v1/pair" in output  # a killed run may have no files
     for seed in (5, 6):
         run = RunDirectory(folder / f"seed={seed}")
         assert run.read_summary()["status"] == "finished" and run.read_summary()["eval"]["greedy"]
