@@ -69,7 +69,7 @@ Written by `make validate-rl8`. {ENVS:,} environments, networks {HIDDEN}-{HIDDEN
 other settings are rl8's defaults. The numbers of steps and updates are those of rl8's examples. Returns are means over
 seeds of {ENVS:,} greedy episodes after the last update, with the 95 % confidence interval over seeds (Student's t); an
 episode lasts from one reset to the next. The interval of the difference is Welch's. *Not below*: this interval does not
-lie below 0. CPU seconds are medians; those of Shepherd include compiling (about 30 s), unless an earlier run had done it.
+lie below 0. CPU seconds are medians. Those of Shepherd include about 30 s for compiling, unless an earlier run did it.
 
 | task | settings | seeds | Shepherd | rl8 1.0.0 | difference | not below | CPU s, Shepherd | CPU s, rl8 |
 |---|---|---|---|---|---|---|---|---|
