@@ -18,6 +18,7 @@ from prefect import Flow, flow  # isort: skip - the modules above set the enviro
 
 from flows.config.compose import compose
 from flows.runs.create import new_run
+from flows.runs.extend import extended_run
 from flows.runs.milestones import is_trained
 from flows.runs.notebook import RunSummary, notebook_progress
 from flows.runs.trainer import expect_trainer, release_after
@@ -74,6 +75,21 @@ def train(overrides: Sequence[str]) -> dict[str, Any]:
     from flows.runs.script_plugins import compose_in_script  # imports gymnasium, which commands import late or never
 
     run = new_run(overrides, composed=compose_in_script(lambda: compose(overrides)))
+    with notebook_progress(run):
+        return RunSummary(run_flow(run), run)
+
+
+def extend(source: str, overrides: Sequence[str]) -> dict[str, Any]:
+    """Train a run further in a new run, and return the summary of the new run, like `shepherd extend`.
+
+    Args:
+        source: the run to extend (its newest checkpoint), one of its checkpoints, or a models:/ URI.
+        overrides: `key=value` arguments that change keys of its config, such as `algo.total_steps=200000`.
+
+    Returns:
+        The summary. A notebook shows a progress bar, and the summary with the learning curve.
+    """
+    run = extended_run(source, overrides)
     with notebook_progress(run):
         return RunSummary(run_flow(run), run)
 

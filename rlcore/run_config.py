@@ -128,8 +128,15 @@ def cross_check(config: RunConfig) -> None:
             "iteration, so that the policy would not be saved; set checkpoint.save_last=true"
         )
     when_to_compile.check(config)
-    if config.init_from and config.checkpoint.resume_from:
+    resumed, extended = config.checkpoint.resume_from, config.checkpoint.extend_from
+    if config.init_from and resumed:
         raise UserError(
             "init_from and checkpoint.resume_from cannot be combined; set init_from to start a new run from weights, "
             "or checkpoint.resume_from to resume a run"
+        )
+    if extended and (config.init_from or resumed):
+        other = "init_from" if config.init_from else "checkpoint.resume_from"
+        raise UserError(
+            f"{other} and checkpoint.extend_from cannot be combined, because the state of the extended run includes "
+            f"its weights; set {other}=null"
         )

@@ -148,6 +148,12 @@ def parser() -> Parser:
     about = "new values, as key=value, of keys that do not affect learning, for example metric.log_every=1000"
     command.add_argument("overrides", nargs="*", default=[], help=about)
 
+    about = "train a run further in a new run, from its complete state, with a larger budget or other settings"
+    command = _add(group, "extend", "flows.cli.train_command:extend", about)
+    command.add_argument("source", help=SOURCE)
+    about = "new values, as key=value, for example algo.total_steps=200000; all other keys are those of the source"
+    command.add_argument("overrides", nargs="*", default=[], help=about)
+
     _add_sweep(group)
     _add_judges(group)
     command = _add(group, "config", "flows.cli.config:config", "print the composed config without training")

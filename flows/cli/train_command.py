@@ -1,6 +1,6 @@
-"""Commands `shepherd train`, `shepherd resume` and `shepherd reproduce`, which train a run.
+"""Commands `shepherd train`, `shepherd resume`, `shepherd extend` and `shepherd reproduce`, which train a run.
 
-`train` and `resume` run the Prefect flow with all stages: training, evaluation, registration of the model and summary.
+The first three run the Prefect flow with all stages: training, evaluation, registration of the model and summary.
 `reproduce` repeats a training from its stored lineage (config, code, data) and checks that the results are identical.
 """
 
@@ -51,6 +51,16 @@ def train_run_or_group(overrides: Sequence[str], workers: int | None = None, fil
     if workers is not None:
         raise UserError(f"--workers {workers}: needs a group of runs; give a key several values, as seed=0,1,2")
     run = new_run(overrides)
+    with name_continuation(resume_command(short_path(run.path))):
+        _flow(run)
+
+
+def extend(source: str, overrides: Sequence[str]) -> None:
+    """Train a new run that starts from the complete state of another run; `overrides` change keys of its config."""
+    from flows.runs.extend import extended_run  # Hydra
+
+    check_servers()
+    run = extended_run(source, overrides)
     with name_continuation(resume_command(short_path(run.path))):
         _flow(run)
 

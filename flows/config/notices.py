@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import yaml
 
@@ -35,6 +36,7 @@ def notices(config: RunConfig, overrides: Sequence[str] = ()) -> Iterator[str]:
         until = "training ends with the iteration of the first gradient step"
         yield f"dry_run=true: {until}; estimated times and sizes are those of the full run"
     yield from _budget_in_whole_iterations(config)
+    yield from _extension(config)
     yield from _older_keys(config, overrides)
     yield from _switched_off(config, overrides)
     yield from _steps_of_each_training(config)
@@ -77,6 +79,21 @@ def _budget_in_whole_iterations(config: RunConfig) -> Iterator[str]:
         count = algo.iterations(width)
         whole = f"{count:,} iteration{'s' * (count > 1)} of {rows:,}"
         yield f"algo.total_steps={algo.total_steps}: {trained:,} policy steps are trained, {whole}"
+
+
+def _extension(config: RunConfig) -> Iterator[str]:
+    """Yield a notice about the policy steps and the annealed values of an extended run (`checkpoint.extend_from`)."""
+    if config.checkpoint.extend_from is None:
+        return
+    source, total = Path(config.checkpoint.extend_from), config.algo.total_steps
+    done, annealed = int(source.name), [f"algo.{key}" for key in config.algo.annealing_keys if key.startswith("anneal")]
+    values = (
+        f"; {', '.join(annealed)}: annealed over the new budget, from {1 - done / total:.0%} of the initial value"
+        if annealed and total
+        else ""
+    )
+    end = "" if total is None else f" to {config.algo.budget(config.width):,}"
+    yield f"continues the training of {source.parents[1]} from {done:,}{end} policy steps{values}"
 
 
 def _older_keys(config: RunConfig, overrides: Sequence[str]) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ from flows.settings import tracking_uri
 from flows.tracking.mlflow_store import connect
 from flows.tracking.tags import tag_value
 from rlcore.errors import UserError
+from rlcore.store.checkpoint import damage, manifest, newest_first
 from rlcore.store.directory import RunDirectory
 
 if TYPE_CHECKING:
@@ -33,6 +35,22 @@ def origin(uri: str, folder: Path) -> tuple[Path, str]:
         return run.path, digest
     _download(uri, version, folder)
     return folder, digest
+
+
+def checkpoint_of(uri: str) -> Path:
+    """Return the checkpoint of a registered version, with the complete state of its training.
+
+    Raises UserError if its run directory is not on this machine, or if the run has removed this checkpoint.
+    """
+    with tempfile.TemporaryDirectory() as downloads:
+        folder, digest = origin(uri, Path(downloads))
+        run = RunDirectory(folder)
+        if folder != Path(downloads):
+            for path in newest_first(run.checkpoints):
+                if damage(path) is None and manifest(path)["digest"] == digest:
+                    return path
+            raise UserError(f"{uri}: its run {run.path} does not have this checkpoint any more; give the run")
+    raise UserError(f"{uri}: its run is not on this machine, and a registered model has no training state")
 
 
 def _download(uri: str, version: ModelVersion, folder: Path) -> None:

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flows.registry.models import check_models, resolve_uri
-from flows.runs.lineage import place_inputs
+from flows.registry.origin import checkpoint_of
+from flows.runs.lineage import UNKNOWN, place_inputs
 from flows.settings import tracking_uri
 from flows.tracking.loggers import check_logger
 from flows.tracking.mlflow_store import check_address
@@ -20,7 +21,8 @@ from rlcore.config.values import at
 from rlcore.errors import EnvironmentFault, Mistakes, UserError
 from rlcore.nn.network_keys import kind_of
 from rlcore.optim.optimizer_keys import OptimizerConfig
-from rlcore.store.checkpoint import manifest
+from rlcore.store.checkpoint import manifest, policy_steps
+from rlcore.store.directory import RunDirectory
 from rlcore.train.resource_check import check_device, check_resources
 from rlcore.user_code import user_code
 
@@ -40,12 +42,13 @@ def prepare(
     also cover its device, memory and disk. If a check fails, a `UserError` names the config key and the fix.
 
     Returns the config, the same config as nested dicts, and the inputs of the run, which `create_run` stores in
-    run.json. The inputs are those of the keys `init_from`, `checkpoint.resume_from` (as `resume_from`) and
-    `buffer.load_from` (as `load_from`) that are set. Each is a dict with `path`, the local folder or the name of the
-    dataset, and `digest`. `init_from` and `load_from` also have `given`, the value of the key. `init_from` also has
-    `uri`, None if it is not a models:/ URI.
-    In the returned config, `init_from` and `buffer.load_from` are these paths. A run is replaced by its checkpoint,
-    because the run may write others later.
+    run.json. The inputs are those of the keys `init_from`, `checkpoint.resume_from` (as `resume_from`),
+    `checkpoint.extend_from` (as `extend_from`) and `buffer.load_from` (as `load_from`) that are set. Each is a dict
+    with `path`, the local folder or the name of the dataset, and `digest`. All but `resume_from` also have `given`, the
+    value of the key. `init_from` and `extend_from` also have `uri`, None if it is not a models:/ URI. `extend_from` has
+    `run_id`, `config_hash` and `policy_steps` of the extended run, too.
+    In the returned config, these keys are these paths. A run is replaced by its checkpoint, because the run may write
+    others later.
     """
     mistakes, spec, inputs = Mistakes(), None, dict[str, dict[str, Any]]()
     with mistakes.catch():
@@ -83,11 +86,13 @@ def prepare(
             check_class(optimizer)
     if config.init_from:
         inputs["init_from"] = _source(config, config.init_from, spec)
-    elif config.algo.fine_tunes and not config.checkpoint.resume_from:
+    elif config.algo.fine_tunes and not (config.checkpoint.resume_from or config.checkpoint.extend_from):
         from rlcore.train.initial_weights import require_source  # torch
 
         require_source(config)
-    if config.buffer.load_from is not None:
+    if config.checkpoint.extend_from:
+        inputs["extend_from"] = _extended(config, config.checkpoint.extend_from, spec)
+    elif config.buffer.load_from is not None:  # an extended run has these rows in its replay buffer
         inputs["load_from"] = _dataset(config, spec)
     if config.checkpoint.resume_from:
         from rlcore.train.resume import refuse_unfit  # torch
@@ -158,6 +163,31 @@ def _check_model(config: RunConfig) -> None:
     check_models(config)
     own = config.metric.logger.tracking_uri
     check_address(own or tracking_uri(), "metric.logger.tracking_uri" if own else "MLFLOW_TRACKING_URI")
+
+
+def _extended(config: RunConfig, given: str, spec: EnvSpec) -> dict[str, Any]:
+    """Check the run that a new run extends, and return its origin (see `prepare`).
+
+    Raises a `UserError` if it has no training state, or if this state does not fit.
+    """
+    from rlcore.train.extension import locate_state, refuse_unfit  # torch
+
+    registered = given.startswith("models:/")
+    try:
+        path = locate_state(checkpoint_of(given) if registered else Path(given)).absolute()
+    except UserError as error:
+        raise UserError(f"checkpoint.extend_from={given}: {str(error).removeprefix(f'{given}: ')}") from None
+    refuse_unfit(path, config, spec)
+    identity = RunDirectory.of_checkpoint(path).read_identity()
+    return {
+        "given": given,
+        "uri": given if registered else None,
+        "path": str(path),
+        "digest": manifest(path)["digest"],
+        "run_id": identity["run_id"],
+        "config_hash": identity.get("config_hash", UNKNOWN),
+        "policy_steps": policy_steps(path),
+    }
 
 
 def _source(config: RunConfig, uri: str, spec: EnvSpec) -> dict[str, Any]:

@@ -117,11 +117,16 @@ def whole_lineage(run: RunDirectory, fingerprint: Mapping[str, Any]) -> dict[str
 def place_inputs(
     config: RunConfig, values: Mapping[str, Any], inputs: Mapping[str, str]
 ) -> tuple[RunConfig, dict[str, Any]]:
-    """Set the keys `init_from` and `buffer.load_from` of a config and of the same config as nested dicts.
+    """Set the keys of inputs in a config, and in the same config as nested dicts.
 
-    `inputs` maps `init_from` and `load_from` to their new values; keys that are not in it, and others, do not change.
+    `inputs` maps `init_from`, `extend_from` (`checkpoint.extend_from`) and `load_from` (`buffer.load_from`) to their
+    new values; keys that are not in it, and others, do not change.
     """
     values = dict(values)
+    if "extend_from" in inputs:
+        placed = dataclasses.replace(config.checkpoint, extend_from=inputs["extend_from"])
+        config = dataclasses.replace(config, checkpoint=placed)
+        values["checkpoint"] = {**values["checkpoint"], "extend_from": inputs["extend_from"]}
     if "init_from" in inputs:
         config = dataclasses.replace(config, init_from=inputs["init_from"])
         values["init_from"] = inputs["init_from"]

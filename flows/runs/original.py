@@ -19,7 +19,7 @@ from flows.runs.check import prepare
 from flows.runs.create import create_run
 from flows.runs.lineage import code_diff, code_version, hash_of_diff, place_inputs, whole_lineage
 from rlcore.compiled.when_to_compile import decide, on_gpu
-from rlcore.config.learning_half import half_hash, learning_half
+from rlcore.config.learning_half import EXTENDS, half_hash, learning_half
 from rlcore.config.run import RunConfig
 from rlcore.config.values import spell
 from rlcore.errors import RunError, UserError
@@ -32,7 +32,12 @@ from rlcore.train import fingerprint
 from rlcore.train.arithmetic import count
 
 NOTE, VERDICT = "original.json", "reproduction.json"  # in the folder of a reproduction
-KEYS = {"init_from": "init_from", "resume_from": "checkpoint.resume_from", "load_from": "buffer.load_from"}
+KEYS = {
+    "init_from": "init_from",
+    "resume_from": "checkpoint.resume_from",
+    "extend_from": "checkpoint.extend_from",
+    "load_from": "buffer.load_from",
+}
 UNREPORTED = ("code.dirty", "code.core_hash")  # `_of_code` reports them in words
 
 
@@ -203,7 +208,10 @@ def _of_config(then: dict[str, Any], config: RunConfig) -> Iterator[str]:
             yield f"config.yaml has changed since the run was created; its hash was {then['config_hash'][:10]}"
         return
     for key, before, here in fingerprint.differences(learned, now):
-        if key != "init_from":  # the folder may be replaced by a registered version; the digests are compared instead
+        if key not in (
+            "init_from",
+            EXTENDS,
+        ):  # the folder may be replaced by a registered version; the digests are compared instead
             yield f"config.yaml has {key}={spell(here)}, but the run was trained with {spell(before)}"
 
 

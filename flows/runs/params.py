@@ -26,6 +26,7 @@ from flows.runs.check import prepare
 from flows.runs.create import create_run, rewrite_config
 from flows.runs.lineage import core_hash, place_inputs
 from rlcore import plugins
+from rlcore.config.learning_half import EXTENDS
 from rlcore.config.run import RunConfig
 from rlcore.config.values import plain, spell
 from rlcore.envs.make import EnvSettings
@@ -123,7 +124,7 @@ def _train_again(stage: str, run_dir: str, params: str, overrides: Sequence[str]
 def _with_known_inputs(
     run: RunDirectory, config: RunConfig, values: dict[str, Any]
 ) -> tuple[RunConfig, dict[str, Any]]:
-    """Return the config with `init_from` and `buffer.load_from` set to the paths that the run used.
+    """Return the config with the keys of inputs, such as `init_from`, set to the paths that the run used.
 
     The values may be a registry alias or a run, which may now have another version or checkpoint. A value that has
     changed since the run was created is returned unchanged.
@@ -131,7 +132,11 @@ def _with_known_inputs(
     identity = run.read_identity()
     known = {
         key: identity[key]["path"]
-        for key, value in (("init_from", config.init_from), ("load_from", config.buffer.load_from))
+        for key, value in (
+            ("init_from", config.init_from),
+            ("extend_from", config.checkpoint.extend_from),
+            ("load_from", config.buffer.load_from),
+        )
         if value and key in identity and identity[key].get("given") == value
     }
     return place_inputs(config, values, known)
@@ -168,17 +173,21 @@ def _changed_source(run: RunDirectory, config: RunConfig) -> str | None:
 
     Return None if it has not changed, if it no longer exists, or if the weights are from the registry.
     """
+    from rlcore.train.extension import locate_state  # torch
     from rlcore.train.initial_weights import locate_source  # torch
 
-    origin = run.read_identity().get("init_from") or {}
+    identity = run.read_identity()
+    key, origin = next(((key, identity[key]) for key in ("init_from", "extend_from") if key in identity), ("", {}))
     if not origin or origin.get("uri"):
         return None
     path = Path(origin["path"])
     if not (path / "manifest.json").exists():
         with suppress(UserError):
-            path = locate_source(config, Path(origin["given"]))
+            given = Path(origin["given"])
+            path = locate_state(given) if key == "extend_from" else locate_source(config, given)
     if (path / "manifest.json").exists() and manifest(path)["digest"] != origin["digest"]:
-        return f"init_from={origin['given']}: its checkpoint has changed since the run was created"
+        name = {"extend_from": EXTENDS}.get(key, key)
+        return f"{name}={origin['given']}: its checkpoint has changed since the run was created"
     return None
 
 

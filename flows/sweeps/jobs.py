@@ -203,7 +203,8 @@ def differing_config(run: RunDirectory, config: RunConfig, judged: bool = False)
         return half | ({part: plain(getattr(of, part)) for part in ("evaluation", "stop")} if judged else {})
 
     identity = run.read_identity()  # has the values as typed: config.yaml has a folder in place of an alias or a run
-    given = {key: identity[key]["given"] for key in ("init_from", "load_from") if "given" in identity.get(key, {})}
+    inputs = ("init_from", "extend_from", "load_from")
+    given = {key: identity[key]["given"] for key in inputs if "given" in identity.get(key, {})}
     there, _ = place_inputs(config_of(run), run.read_config(), given)
     return next(differences(deciding(there), deciding(config)), None)
 

@@ -193,6 +193,7 @@ def _tags(run: RunDirectory, tree: Mapping[str, Any]) -> dict[str, str]:
                 "commit": commit,
                 "dirty": spell(identity.get("dirty", "unknown")),
                 **({"reproduces": identity["reproduces"]} if "reproduces" in identity else {}),
+                **({"extends": identity["extend_from"]["run_id"]} if "extend_from" in identity else {}),
                 "version": rlcore.__version__,
                 "run_dir": str(run.path.absolute()),
             }

@@ -319,6 +319,11 @@ class CheckpointConfig:
     )
     save_last: bool = arg(True, "save a checkpoint at the end of training")
     resume_from: str | None = arg(None, "checkpoint directory of another run from which this run continues")
+    extend_from: str | None = arg(
+        None,
+        "run that this new run trains further, from its complete state, with a larger algo.total_steps or other "
+        "settings: RUN (its newest checkpoint), RUN/checkpoints/POLICY_STEPS or a models:/ URI",
+    )
     memmap_buffer: str = arg(
         "reference",
         "storage of the replay buffer in checkpoints",

@@ -15,6 +15,8 @@ from rlcore.config.groups import FabricConfig
 from rlcore.config.run import RunConfig
 from rlcore.config.values import plain
 
+EXTENDS = "checkpoint.extend_from"
+
 
 def config_hash(config: RunConfig) -> str:
     """Return the SHA-256 of the config values that affect learning; runs with equal hashes learn the same policy."""
@@ -30,6 +32,7 @@ def learning_half(config: Any) -> dict[str, Any]:
     """Return the config keys that affect learning, as nested dicts of JSON values.
 
     Keys that the schema defines with `arg(..., learning=False)` are omitted. A list of GPUs is replaced by its length.
+    `checkpoint.extend_from` is included if it is set, because the run then starts from the state of another run.
     """
     half: dict[str, Any] = {}
     for field in dataclasses.fields(config):
@@ -39,4 +42,6 @@ def learning_half(config: Any) -> dict[str, Any]:
         half[field.name] = learning_half(value) if dataclasses.is_dataclass(value) else plain(value)
     if isinstance(config, FabricConfig) and config.indices is not None:
         half["devices"] = config.ranks  # the choice of GPUs does not affect learning
+    if isinstance(config, RunConfig) and config.checkpoint.extend_from is not None:
+        half["checkpoint"] = {"extend_from": config.checkpoint.extend_from}
     return half

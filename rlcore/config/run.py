@@ -335,7 +335,11 @@ class RunConfig(Generic[Algo_co]):
             buffer=dataclasses.replace(
                 buffer, memmap_dir=_absolute(buffer.memmap_dir), load_from=_absolute(buffer.load_from)
             ),
-            checkpoint=dataclasses.replace(checkpoint, resume_from=_absolute(checkpoint.resume_from)),
+            checkpoint=dataclasses.replace(
+                checkpoint,
+                resume_from=_absolute(checkpoint.resume_from),
+                extend_from=_absolute(checkpoint.extend_from),
+            ),
             run_dir=_absolute(self.run_dir),
             init_from=_absolute(self.init_from),
         )

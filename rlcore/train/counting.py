@@ -100,14 +100,14 @@ def check_groups(config: RunConfig, spec: EnvSpec) -> None:
     The error message lists the names of the optimizer's parameters.
     """
     try:
-        _build_empty(config, spec)
+        build_empty(config, spec)
     except UserError:
         raise
     except Exception:  # the code may need values of tensors; if it is wrong, training raises the error
         log.debug("the groups of %s cannot be checked", config.algo.name, exc_info=True)
 
 
-def _build_empty(config: RunConfig, spec: EnvSpec) -> tuple[Any, Buffer]:
+def build_empty(config: RunConfig, spec: EnvSpec) -> tuple[Any, Buffer]:
     """Build a config's learner and buffer with meta tensors; return the learner's state and the buffer."""
     precision = SimpleNamespace(precision="32-true", convert_module=lambda module: module)
     fabric: Any = SimpleNamespace(
@@ -133,7 +133,7 @@ def count(config: RunConfig, spec: EnvSpec) -> TensorSizes | None:
     have no values.
     """
     try:
-        state, buffer = _build_empty(config, spec)
+        state, buffer = build_empty(config, spec)
     except _TooManyError:
         return TensorSizes(countable=False)
     except Exception as error:  # an algorithm may fail on tensors without values

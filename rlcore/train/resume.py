@@ -10,7 +10,7 @@ from typing import Any
 
 from rlcore.algorithms import ALGORITHMS
 from rlcore.compiled.when_to_compile import decide
-from rlcore.config.learning_half import learning_half
+from rlcore.config.learning_half import EXTENDS, learning_half
 from rlcore.config.run import RunConfig
 from rlcore.config.schema import defaults, nested_class, types_of
 from rlcore.config.values import at, spell
@@ -22,6 +22,18 @@ from rlcore.train.resume_point import ResumePoint
 
 log = logging.getLogger(__name__)
 _MISSING = object()
+# Starts of the keys on which the saved state of environments, replay buffer and counters depends.
+STATE_KEYS = (
+    "algo.name",
+    "algo.learning_starts",
+    "algo.per_rank_pretrain_steps",
+    "algo.replay_ratio",
+    "buffer.",
+    "env.",
+    "fabric.devices",
+    "tier",
+)
+REWARD_KEYS = ("env.clip_rewards", "env.config", "env.reward_scale")  # keys of `env` that no saved state depends on
 
 
 def check_resumed(point: ResumePoint, now: Mapping[str, Any], config: RunConfig) -> None:
@@ -99,8 +111,24 @@ def refuse_other_config(run: RunDirectory, before: RunConfig, config: RunConfig)
         why = f" (the effect of {annealed} depends on it)" if annealed else ""
         raise UserError(
             f"{key}={spell(new)}: this run was started with {key}={spell(old)}, which cannot change on resume{why}; "
-            f"to start a new run from its weights, set init_from={run.path}"
+            f"{_alternative(run, key, new)}"
         )
+
+
+def shapes_state(key: str, tier: str) -> bool:
+    """Return True if the state of a run fits only one value of a config key, so that an extended run cannot change it.
+
+    `tier` is the method by which the state of the environments is restored. With "replay", it follows from the seed.
+    """
+    return (key.startswith(STATE_KEYS) and not key.startswith(REWARD_KEYS)) or (key == "seed" and tier == "replay")
+
+
+def _alternative(run: RunDirectory, key: str, new: Any) -> str:
+    """Return the end of a message: how a new run can start from this run with another value of a key."""
+    weights = f"to start a new run from its weights, set init_from={run.path}"
+    if shapes_state(key, "replay") or not any(checkpoint.newest_first(run.checkpoints)):
+        return weights
+    return f"to train further in a new run, use `shepherd extend {run.path} {key}={spell(new)}`; {weights}"
 
 
 def refuse_smaller_budget(config: RunConfig, done: int, place: str) -> None:
@@ -136,7 +164,7 @@ def refuse_other_learning(
         )
     extensible = may_extend(config, now["tier"])
     for name, old, new in other_learning(before, now):
-        if name == "init_from" or (extensible and name == "algo.total_steps"):
+        if name in ("init_from", EXTENDS) or (extensible and name == "algo.total_steps"):
             continue
         raise UserError(
             f"{name}={spell(new)}: {checkpoint} was trained with {spell(old)}; set it back, "
@@ -173,6 +201,8 @@ def other_learning(one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator
 
 def _decides(name: str, classes: tuple[type, ...]) -> bool:
     """Return True if a config key affects training. Keys that no config class has are assumed to affect it."""
+    if name == EXTENDS:
+        return True
     cls: type | None = classes[0]
     if name.startswith("algo."):
         cls, name = classes[-1] if len(classes) > 1 else None, name.removeprefix("algo.")

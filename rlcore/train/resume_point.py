@@ -21,7 +21,8 @@ class ResumePoint:
         path: directory of the checkpoint.
         learning: state on which the next training step depends.
         bookkeeping: all other state, such as metrics and times.
-        own: True if this run wrote the checkpoint; False if another run wrote it (`checkpoint.resume_from`).
+        own: True if this run wrote the checkpoint; False if another run wrote it (`checkpoint.resume_from` or
+            `checkpoint.extend_from`).
     """
 
     path: Path
@@ -30,19 +31,20 @@ class ResumePoint:
     own: bool
 
     @staticmethod
-    def find(run: RunDirectory, resume_from: str | None) -> ResumePoint | None:
+    def find(run: RunDirectory, start: str | None) -> ResumePoint | None:
         """Find the checkpoint from which a run resumes, and load it.
 
         Args:
             run: run directory.
-            resume_from: value of `checkpoint.resume_from` in the run's config.
+            start: checkpoint of another run from which the run starts: the value of `checkpoint.resume_from` or
+                `checkpoint.extend_from` in the run's config.
 
         Returns:
-            The newest undamaged checkpoint of the run. If the run has no checkpoint, the one at `resume_from`. If that
-            is None, too, the result is None, and training starts from the beginning.
+            The newest undamaged checkpoint of the run. If the run has no checkpoint, the one at `start`. If that is
+            None, too, the result is None, and training starts from the beginning.
 
         Raises:
-            UserError: If the run has checkpoints, but all are damaged.
+            UserError: If the run has checkpoints, but all are damaged, or if `start` does not exist any more.
         """
         newest = checkpoint.load_newest(run.checkpoints, with_chunks=True)
         if newest is not None:
@@ -53,7 +55,14 @@ class ResumePoint:
                 f"{run.path}: every checkpoint is damaged ({', '.join(names)}; see {run.log} for details); "
                 "remove its folder `checkpoints` to train from the beginning"
             )
-        return ResumePoint.at(Path(resume_from)) if resume_from else None
+        if start is None:
+            return None
+        if not Path(start).exists():
+            raise UserError(
+                f"{run.path}: has no checkpoint of its own yet and starts from {start}, which does not exist any more; "
+                "restore that folder from a copy"
+            )
+        return ResumePoint.at(Path(start))
 
     @staticmethod
     def at(path: Path) -> ResumePoint:

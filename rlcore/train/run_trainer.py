@@ -9,6 +9,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from rlcore.compiled.when_to_compile import EAGER, decide
@@ -26,6 +27,7 @@ from rlcore.system.training_clock import wall
 from rlcore.train.arithmetic import count
 from rlcore.train.boundary import Boundary, boundary_at, is_scheduled, next_stop, stop_reason
 from rlcore.train.components import check_finite
+from rlcore.train.extension import check_extended, use_new_settings
 from rlcore.train.fingerprint import fingerprint
 from rlcore.train.initial_weights import load_initial_weights
 from rlcore.train.metrics import MetricsWindow
@@ -60,7 +62,8 @@ class RunTrainer:
         if config.fabric.ranks > 1 and VARIABLE not in os.environ:  # before worker ranks start; `Trainer` checks 1 rank
             check_resources(config, EnvSpec.from_json(card["spec"]), run.path, begun=True, command=True)
         self.worker_ranks = WorkerRanks(run, config)
-        earlier = ResumePoint.find(run, config.checkpoint.resume_from)
+        start = config.checkpoint.resume_from or config.checkpoint.extend_from
+        earlier = ResumePoint.find(run, start)
         compiled = decide(
             config, earlier and earlier.fingerprint, lambda: count(config, EnvSpec.from_json(card["spec"]))
         )
@@ -69,16 +72,20 @@ class RunTrainer:
         self.config, self.card, self.events = config, card, RunLog(run.events)
         self.learner, self.collector, self.envs = self.training.learner, self.training.collector, self.training.envs
         self.fingerprint = fingerprint(config, self.training.fabric.device, card["tier"], compiled)
+        extends = earlier is not None and not earlier.own and config.checkpoint.extend_from is not None
         if earlier is not None:
-            check_resumed(earlier, self.fingerprint, config)
+            (check_extended if extends else check_resumed)(earlier, self.fingerprint, config)
         self.window = MetricsWindow(config.metric, config.env.info_keys)
         self.progress = RunProgress(self.training)
         self.owed: list[str] = []
         self.stop = StopConditions.from_config(config.stop, config.env.info_keys)
         self.scores = {e["policy_steps"]: e["greedy"]["mean"] for e in history(run.events).evaluations}
         self.infos = {e["policy_steps"]: info_means(e["greedy"]) for e in history(run.events).evaluations}
+        self.first = checkpoint.policy_steps(Path(start)) if start else -1  # the best checkpoint is a later one
         self.interrupted = False
         self._start(earlier)
+        if earlier is not None and extends:
+            use_new_settings(self.training, earlier.fingerprint["learning"], self.fingerprint["learning"])
 
     # Resuming ---------------------------------------------------------------------------------------------------------
 
@@ -286,10 +293,10 @@ class RunTrainer:
     def evaluate(self, on_progress: OnProgress | None = None) -> dict[str, Any]:
         """Evaluate the current policy with greedy actions, log the result, and return the event.
 
-        If no earlier mean return is higher, the checkpoint at this policy step becomes the best one of the run.
+        If no earlier mean return of this run is higher, the checkpoint at this policy step becomes its best one.
         """
         greedy = self.training.evaluate(on_progress=on_progress)
-        earlier = [score for steps, score in self.scores.items() if steps < self.policy_steps]
+        earlier = [score for steps, score in self.scores.items() if self.first < steps < self.policy_steps]
         current = checkpoint.find(self.run.checkpoints, self.policy_steps)
         if current is not None and greedy["mean"] >= max(earlier, default=-math.inf):
             retry(lambda: checkpoint.name_best(self.run, current))

@@ -13,6 +13,7 @@ import re
 import shlex
 import shutil
 import sqlite3
+import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
@@ -167,6 +168,7 @@ def without_blanks(text: str) -> str:
         "log_numbers_from_info",
         "wandb",
         "write_a_logger",
+        "extend_a_run",
         "tutorial",
     ],
 )
@@ -239,6 +241,18 @@ def test_guide_logs_numbers_from_info(folder: Path, capsys: pytest.CaptureFixtur
     assert all(set(result["info"]) == {"distance", "is_success"} for result in evaluations)
     documents = {name for kind, name in documented() if kind == "evaluation" and name.startswith("result.")}
     assert {f"result.{name}" for name in evaluations[-1]} == documents
+
+
+@heavy
+@pytest.mark.slow
+def test_guide_extends_run_with_model(folder: Path, recorded: Path) -> None:
+    shutil.copytree(recorded, folder, dirs_exist_ok=True)
+    (code,) = [text for language, _, text in blocks("extend_a_run") if language == "python"]
+    variables = processes.environment(folder)
+    done = subprocess.run([sys.executable, "-c", code], cwd=folder, env=variables, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    summary = RunDirectory(folder / "runs/longer").read_summary()
+    assert (summary["status"], summary["policy_steps"], summary["model"]["version"]) == ("finished", 1536, 1)
 
 
 def test_guide_logger_stores_each_point_once(folder: Path, recorded: Path, monkeypatch: pytest.MonkeyPatch) -> None:

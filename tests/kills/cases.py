@@ -213,7 +213,8 @@ class Case:
     Attributes:
         env_id: the environment.
         mode: "in-process", "subprocess", "native", "flow" (the whole command `shepherd train`), with "compiled" or
-            "two ranks" in addition or alone; "gpu" and "gpu, compiled", which are not part of a soak.
+            "two ranks" in addition or alone; "extended": it starts from the state of another run; "gpu" and "gpu,
+            compiled", which are not part of a soak.
         algo: the algorithm.
     """
 
@@ -252,16 +253,20 @@ class Case:
 
     def source(self, home: Path) -> dict[str, str]:
         """Return keys of the run from which this run starts, a short one in `home`; {} if it starts from none."""
-        if self.algo not in SOURCES:
+        extended = "extended" in self.mode
+        if self.algo not in SOURCES and not extended:
             return {}
         run = RunDirectory(home / "source")
         if not run.config.exists():
-            keys = Case(self.env_id, "in-process", SOURCES[self.algo]).settings() | {"total_steps": 192}
+            algo = self.algo if extended else SOURCES[self.algo]
+            keys = Case(self.env_id, "in-process", algo).settings() | {"total_steps": 192}
             trainer = RunTrainer(prepare(run.path, self.env_id, **keys))
             trainer.training.advance(192, lambda metrics: False)
             trainer.save()
             trainer.close()
         path = str(run.checkpoints / "192")
+        if extended:
+            return {"checkpoint__extend_from": path}
         return {"init_from": path, "buffer__load_from": path}
 
     def command(self, run: RunDirectory) -> list[str]:
@@ -310,6 +315,7 @@ SUITES = ("MiniGrid-MemoryS7-v0", "ALE/Breakout-v5", "crafter_reward", "cartpole
 CASES += tuple(Case(env_id, mode) for mode in MODES[:2] for env_id in (*SUITES, "doapp"))
 CASES += tuple(Case("batched/Pendulum-v1", "in-process", algo) for algo in ("sac", "dreamer_v3", "ppo_recurrent"))
 CASES += (Case("CartPole-v1", "native"), Case("CartPole-v1", "flow"), Case("LunarLander-v3", "flow"))
+CASES += (Case("CartPole-v1", "extended"), Case("Pendulum-v1", "extended", "sac"))
 ON_GPU = (
     Case("CartPole-v1", "gpu"),
     Case("CartPole-v1", "gpu, compiled"),

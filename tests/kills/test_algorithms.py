@@ -24,6 +24,12 @@ def test_killed_sac_resumes_with_replay_buffer(tmp_path: Path) -> None:
     assert any((run.checkpoints / "chunks").iterdir())
 
 
+def test_killed_extended_run_ends_in_same_bits(tmp_path: Path) -> None:
+    run = check("Pendulum-v1", ("extended",), tmp_path, "sac")
+    assert (tmp_path / "source/checkpoints/192").exists()
+    assert run.read_config()["checkpoint"]["extend_from"] == str(tmp_path / "source/checkpoints/192")
+
+
 @soak
 def test_killed_recurrent_ppo_resumes_to_same_bits(tmp_path: Path) -> None:
     check("CartPole-v1", ("in-process",), tmp_path, "ppo_recurrent")

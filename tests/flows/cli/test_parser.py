@@ -22,6 +22,7 @@ LINES = [
     "sweep resume first sweep.trials=40",
     "sweep status first --json",
     "resume runs/a metric.log_every=1",
+    "extend runs/a algo.total_steps=200000",
     "evaluate runs/a --episodes 5 --checkpoint best --round 2 --video",
     "collect runs/a --minari mine-v0 --episodes 5 --checkpoint best --actions greedy --round 1",
     "export runs/a --onnx a.onnx --torch a.pt2 --checkpoint best",

@@ -1,0 +1,54 @@
+"""Config of a run that extends another run: the config of that run, with a larger budget or other settings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from flows.config.compose import compose_existing
+from flows.config.overrides import override_text
+from flows.registry.origin import checkpoint_of
+from flows.runs.create import new_run
+from rlcore.config.learning_half import EXTENDS
+from rlcore.config.run import RunConfig
+from rlcore.store.directory import RunDirectory
+
+# Values of keys that a new run does not inherit. The state of the extended run includes its initial weights. The group
+# is left, because `shepherd compare` would count the seed twice.
+NEW = {"run_name": "", "run_dir": "", "group": None, "init_from": None, "checkpoint.resume_from": None}
+
+
+def extended_run(source: str, overrides: Sequence[str]) -> RunDirectory:
+    """Create the directory of a run that extends another run. After an error, no file is left.
+
+    Args:
+        source: the run to extend (its newest checkpoint), one of its checkpoints, or a models:/ URI.
+        overrides: `key=value` arguments that change keys of its config, such as `algo.total_steps=200000`.
+
+    Returns:
+        The run directory.
+
+    Raises:
+        UserError: If the run has no training state, or if this state does not fit the config.
+    """
+    composed, typed = compose_extension(source, overrides)
+    return new_run(typed, composed=composed)
+
+
+def compose_extension(source: str, overrides: Sequence[str]) -> tuple[tuple[RunConfig, dict[str, Any]], list[str]]:
+    """Compose the config of a run that extends another run.
+
+    Args:
+        source: see `extended_run`.
+        overrides: see `extended_run`.
+
+    Returns:
+        The config, as typed values and as nested dicts; and the overrides that are recorded for the run.
+    """
+    path = checkpoint_of(source) if source.startswith("models:/") else Path(source)
+    is_checkpoint = (path / "manifest.json").exists()
+    run = RunDirectory.of_checkpoint(path.absolute()) if is_checkpoint else RunDirectory.existing(path)
+    typed = {override.lstrip("+").partition("=")[0] for override in overrides}
+    ours = [override_text(key, value) for key, value in {EXTENDS: source, **NEW}.items() if key not in typed]
+    return compose_existing(run.config, [*ours, *overrides]), [*run.read_overrides(), *ours, *overrides]
