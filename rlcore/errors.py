@@ -133,6 +133,10 @@ class CompilationError(ShepherdError):
     key: str | None = None
 
 
+class CallbackError(RunError):
+    """Error for a callback that raised an exception; it names the callback, the method and the exception."""
+
+
 class MachineFault(RunError):
     """Failure caused by the machine (disk, memory, killed process) and not by the code; a retry may succeed."""
 

@@ -11,6 +11,7 @@ from rlcore import plugins
 from rlcore.algorithms import ALGORITHMS, Algorithm, refuse_unknown
 from rlcore.compiled import when_to_compile
 from rlcore.config.build import build
+from rlcore.config.callbacks import changing_callbacks, read_callbacks
 from rlcore.config.groups import REDUCTIONS
 from rlcore.config.info_keys import metric_names
 from rlcore.config.run import AlgorithmConfig, RunConfig
@@ -66,11 +67,11 @@ def build_config(values: Mapping[str, Any], *, may_be_endless: bool = False) -> 
     with mistakes.catch():
         rest = {key: value for key, value in values.items() if key not in (*astray, OLD_KEY)}
         built: RunConfig = build(RunConfig, rest | {"algo": keys})
-        config = dataclasses.replace(built, stop=read_conditions(built.stop))
+        config = dataclasses.replace(built, stop=read_conditions(built.stop), callbacks=read_callbacks(built.callbacks))
     mistakes.raise_collected()
     assert config is not None
     cross_check(config)
-    if config.algo.total_steps is None and not (config.stop or may_be_endless):
+    if config.algo.total_steps is None and not (config.stop or config.callbacks or may_be_endless):
         raise UserError(
             "algo.total_steps=null: training would never end without a stop condition; set algo.total_steps, "
             "or a condition, as stop=[{upper_bound: {metric: Rewards/rew_avg, value: 475}}]"
@@ -118,14 +119,21 @@ def cross_check(config: RunConfig) -> None:
             f"{', '.join(REDUCTIONS)}"
         )
     known = config.algo.metric_names()
-    if known is not None and isinstance(ALGORITHMS.get(config.algo.name), Algorithm):  # a plugin's may be a subclass
+    built_in = isinstance(ALGORITHMS.get(config.algo.name), Algorithm)  # a plugin's may be a subclass
+    if known is not None and built_in and not config.callbacks:  # callbacks may log any metric
         known = {*known, *metric_names(config.env.info_keys)}
         refuse_unknown_metrics(metrics_read(config.stop), known, config.algo.name)
-    at_any_iteration = next((key for key, metric in metrics_read(config.stop) if not reads_evaluations(metric)), None)
+    readers = (key for key, metric in metrics_read(config.stop) if not reads_evaluations(metric))
+    at_any_iteration = next(readers, "callbacks" if config.callbacks else None)
     if at_any_iteration is not None and not config.checkpoint.save_last:
         raise UserError(
             f"checkpoint.save_last=false: cannot be combined with {at_any_iteration}, which can end training at any "
             "iteration, so that the policy would not be saved; set checkpoint.save_last=true"
+        )
+    if config.fabric.ranks > 1 and (changing := changing_callbacks(config.callbacks)):
+        raise UserError(
+            f"callbacks=[{changing[0]['_target_']}]: changes training (changes_training = True), so it cannot run on "
+            "several devices, because it is called on one of them only; set fabric.devices=1"
         )
     when_to_compile.check(config)
     resumed, extended = config.checkpoint.resume_from, config.checkpoint.extend_from

@@ -28,6 +28,7 @@ PURPOSES = {
     "loss": 12,
     "dataset": 14,
     "dream": 15,
+    "callback": 16,
 }
 
 

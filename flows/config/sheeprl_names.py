@@ -17,6 +17,7 @@ import yaml
 
 from rlcore import plugins
 from rlcore.algorithms import ALGORITHMS
+from rlcore.config.callbacks import KEY as CALLBACKS
 from rlcore.config.groups import REDUCTIONS
 from rlcore.config.schema import arguments, groups
 from rlcore.config.stop import KEY as STOP
@@ -110,7 +111,7 @@ def name_classes(tree: Tree) -> None:
                 same_module = [t for t in _targets_of_suites() if t.rpartition(".")[0] == target.rpartition(".")[0]]
                 plugins.refuse_foreign(key, target, nearest(target, same_module))
                 continue
-            if key.startswith(f"{STOP}."):  # the user's own stop condition; checked when the config is built
+            if key.startswith((f"{STOP}.", f"{CALLBACKS}.")):  # the user's own class; checked when the config is built
                 continue
             advice = [text for group, text in NAMES["no_class"].items() if key.startswith(f"{group}.")]
             listed = f"`shepherd train -h {key.partition('.')[0]}` lists the allowed keys and values"

@@ -17,9 +17,8 @@ from rlcore.store.config_file import config_of
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import COMPLETE, EventLog
 from rlcore.store.history import history
-from rlcore.train.boundary import DRY_RUN, FINISHED, Boundary
+from rlcore.train.boundary import Boundary, status_of
 
-STATUS = (FINISHED, DRY_RUN, "pruned")  # reasons that are also the status of the run
 REASON = "its process has died"
 
 
@@ -99,17 +98,20 @@ def note_result(run: RunDirectory, result: dict[str, Any]) -> dict[str, Any]:
     return EventLog(run.events).append("baseline", **{key: result[key] for key in fields if key in result})
 
 
-def status_of(reason: str | None) -> str:
-    """Return the status of a run whose training ended for a reason; the reason may describe a stop condition."""
-    return "stopped_early" if reason and reason not in STATUS else reason or FINISHED
-
-
 def note_end(run: RunDirectory, boundary: Boundary) -> None:
-    """Write the end event of a run whose training has finished or was pruned."""
-    facts = {"policy_steps": boundary.policy_steps, "status": status_of(boundary.reason)}
+    """Write the end event of a run whose training has finished or was pruned, unless it exists."""
+    if not is_end_noted(run, boundary):
+        EventLog(run.events).append("end", **_end_facts(boundary), reason=boundary.reason)
+
+
+def is_end_noted(run: RunDirectory, boundary: Boundary) -> bool:
+    """Return True if the last end event of a run is that of this boundary."""
     logged = history(run.events).last("end")
-    if logged is None or not facts.items() <= logged.items():  # a finished run may have been interrupted afterwards
-        EventLog(run.events).append("end", **facts, reason=boundary.reason)
+    return logged is not None and _end_facts(boundary).items() <= logged.items()
+
+
+def _end_facts(boundary: Boundary) -> dict[str, Any]:
+    return {"policy_steps": boundary.policy_steps, "status": status_of(boundary.reason)}
 
 
 def note_died(run: RunDirectory, status: str, reason: str) -> None:

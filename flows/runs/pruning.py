@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from flows.runs.listeners import emit
-from flows.runs.milestones import note_end, status_of
+from flows.runs.milestones import is_end_noted, note_end
 from flows.runs.trainer import live
 from rlcore.store.directory import RunDirectory, write_text
-from rlcore.train.boundary import Boundary
+from rlcore.train.boundary import Boundary, status_of
 
 NOTE = ".prune"
 PruningRule = Callable[[RunDirectory, Boundary], bool]
@@ -55,7 +55,7 @@ def end_early(run: RunDirectory, at: Boundary) -> bool:
     note = run.path / NOTE
     if not note.exists() and not any([rule(run, at) for rule in _rules]):
         return False
-    note_end(run, replace(at, reason="pruned"))
+    _end(run, replace(at, reason="pruned"))
     note.unlink(missing_ok=True)  # a resumed run continues
     return True
 
@@ -73,8 +73,15 @@ def over(run: RunDirectory) -> bool:
         return False
     message = f"pruned at {at.policy_steps:,} policy steps"
     if at.done:
-        note_end(run, at)
+        _end(run, at)
         message = f"stopped early at {at.policy_steps:,} policy steps: {at.reason}"
     if not at.done or status_of(at.reason) == "stopped_early":
         emit("stage", {"doing": message})
     return True
+
+
+def _end(run: RunDirectory, at: Boundary) -> None:
+    """Call the callbacks of the run, and write its end event, unless it exists."""
+    if (trainer := live(run)) is not None and not is_end_noted(run, at):
+        trainer.end(status_of(at.reason), at.reason)
+    note_end(run, at)

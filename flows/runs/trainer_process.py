@@ -60,7 +60,9 @@ class TrainerProcess:
             self._wait_for_imports()
             self._send("begin")
             with announce("preparing the training: environments, networks, memory check"):
-                self.policy_steps: int = self._until("ready")["policy_steps"]
+                facts = self._until("ready")
+                self.policy_steps: int = facts["policy_steps"]
+                self._callbacks: bool = facts["callbacks"]
         except KeyboardInterrupt:
             self.interrupt()  # no caller has a reference yet that could end the process
             raise
@@ -92,6 +94,12 @@ class TrainerProcess:
         """Evaluate the current policy and return the facts of the event: policy_steps, final, and the results."""
         self._send("evaluate")
         return self._until("evaluation")
+
+    def end(self, status: str, reason: str | None) -> None:
+        """Call the callbacks of the run at the end of its training, if it has any."""
+        if self._callbacks:
+            self._send("end", status=status, reason=reason)
+            self._until("ended")
 
     def call(self, function: str, *arguments: Any) -> Any:
         """Call a function in the trainer's process; its exceptions are raised in this process.

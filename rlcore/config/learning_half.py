@@ -11,6 +11,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from rlcore.config.callbacks import KEY as CALLBACKS
+from rlcore.config.callbacks import changing_callbacks
 from rlcore.config.groups import FabricConfig
 from rlcore.config.run import RunConfig
 from rlcore.config.values import plain
@@ -31,8 +33,9 @@ def half_hash(half: Mapping[str, Any]) -> str:
 def learning_half(config: Any) -> dict[str, Any]:
     """Return the config keys that affect learning, as nested dicts of JSON values.
 
-    Keys that the schema defines with `arg(..., learning=False)` are omitted. A list of GPUs is replaced by its length.
-    `checkpoint.extend_from` is included if it is set, because the run then starts from the state of another run.
+    Keys that the schema defines with `arg(..., learning=False)` are omitted, but callbacks that may change training are
+    included. A list of GPUs is replaced by its length. `checkpoint.extend_from` is included if it is set, because the run
+    then starts from the state of another run.
     """
     half: dict[str, Any] = {}
     for field in dataclasses.fields(config):
@@ -40,6 +43,8 @@ def learning_half(config: Any) -> dict[str, Any]:
             continue
         value = getattr(config, field.name)
         half[field.name] = learning_half(value) if dataclasses.is_dataclass(value) else plain(value)
+    if isinstance(config, RunConfig) and (changing := changing_callbacks(config.callbacks)):
+        half[CALLBACKS] = plain(changing)
     if isinstance(config, FabricConfig) and config.indices is not None:
         half["devices"] = config.ranks  # the choice of GPUs does not affect learning
     if isinstance(config, RunConfig) and config.checkpoint.extend_from is not None:

@@ -236,6 +236,12 @@ class RunConfig(Generic[Algo_co]):
         "[{upper_bound: {metric: Rewards/rew_avg, value: 475}}]; training ends when one of them holds",
         learning=False,
     )
+    callbacks: tuple[str | dict[str, Any], ...] = arg(
+        (),
+        "your own classes that are called during training, for example [my_module:MyCallback] or "
+        "[{_target_: my_module:MyCallback, every: 10}]; the module must be one of the plugins",
+        learning=False,
+    )
     seed: int = arg(42, "root of every random stream", low=0)
     num_threads: int = arg(1, "number of CPU threads of a torch operation", low=1, learning=False)
     float32_matmul_precision: str = arg(

@@ -5,22 +5,21 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rlcore import plugins
 from rlcore.config.build import build
 from rlcore.config.info_keys import EVALUATION, GAME
 from rlcore.config.info_keys import KEY as INFO_KEYS
+from rlcore.config.plugin_class import TARGET, read_class
 from rlcore.config.schema import Needs, arg
 from rlcore.config.values import nearest, plain, spell
 from rlcore.errors import Mistakes, UserError
 
 KEY = "stop"
 OLD_KEY = "early_stop"
-ALL, TARGET = "all", "_target_"
+ALL = "all"
 UNKNOWN = ""  # in place of the metrics that a user's condition reads
 EVALUATION_RETURN = "Evaluation/greedy_mean"  # mean return of a greedy evaluation during training
 PROGRESS = ("policy_steps", "env_steps", "updates")  # counters that conditions can read like metrics
@@ -139,7 +138,7 @@ def _read_condition(condition: Any, key: str) -> dict[str, Any]:
             "{upper_bound: {metric: Rewards/rew_avg, value: 475}}"
         )
     if TARGET in condition:
-        return _read_class({str(name): value for name, value in condition.items()}, key)
+        return read_class(condition, key, _check_class)
     if len(condition) != 1:
         given = ", ".join(map(str, condition)) or "none"
         raise UserError(f"{key}: must have the name of one condition, but has {given}; names: {', '.join(NAMES)}")
@@ -154,17 +153,9 @@ def _read_condition(condition: Any, key: str) -> dict[str, Any]:
     return {name: plain(build(FORMS[name], keys, f"{key}.{name}."))}
 
 
-def _read_class(condition: dict[str, Any], key: str) -> dict[str, Any]:
-    """Check that the class of a user's condition is in a plugin and accepts the arguments of the condition."""
-    target, arguments = str(condition[TARGET]), {name: value for name, value in condition.items() if name != TARGET}
-    found = plugins.member(f"{key}.{TARGET}", target.replace(":", "."))
-    if not isinstance(found, type) or "__call__" not in dir(found):
-        raise UserError(f"{key}.{TARGET}={target}: must be a class with a method __call__(metrics) that returns a bool")
-    try:
-        inspect.signature(found).bind(**arguments)
-    except TypeError as error:
-        raise UserError(f"{key}.{TARGET}={target}: the class does not accept these arguments ({error})") from None
-    return {TARGET: target, **arguments}
+def _check_class(found: type, place: str) -> None:
+    if "__call__" not in dir(found):
+        raise UserError(f"{place}: must be a class with a method __call__(metrics) that returns a bool")
 
 
 def metrics_read(conditions: Sequence[Mapping[str, Any]], key: str = KEY) -> Iterator[tuple[str, str]]:

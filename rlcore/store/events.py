@@ -9,6 +9,7 @@ policy step in which an environment is only reset is not an environment step (rl
     metrics     policy_steps, values {name: number}    averages since the previous metrics event
     evaluation  policy_steps, final (bool), greedy {mean, std, ci95, episodes}; if final, also stochastic {...}
     checkpoint  policy_steps, path, digest of the learning state, tensors (rlcore.store.compare.tensor_digests)
+    callback    policy_steps, method, values           metrics that callbacks logged, except those of on_iteration
     registered  name, version, aliases                 the policy was added to the model registry
     end         status (finished, stopped_early, dry_run, pruned, interrupted, failed, died), policy_steps, reason
 
@@ -50,6 +51,7 @@ FIELDS: dict[str, dict[str, type]] = {
     "evaluation": {"policy_steps": int, "final": bool, "greedy": dict},  # `greedy` has a mean
     "checkpoint": {"policy_steps": int},
     "resume": {"policy_steps": int},
+    "callback": {"policy_steps": int, "method": str, "values": dict},
     "end": {"status": str},
 }
 COMPLETE = ("finished", "stopped_early", "dry_run")  # statuses of completed training
@@ -201,6 +203,7 @@ class EventReader:
         self.path = path
         self.offset, self._lines = 0, 0  # number of bytes and lines read so far
         self._seen = {"metrics": StepSet(), "evaluation": StepSet()}
+        self._seen_methods: dict[str, StepSet] = {}  # of callback events
         self._last_final: tuple[Any, ...] | None = None
 
     def read(self, until: int | None = None) -> Iterator[dict[str, Any]]:
@@ -240,6 +243,8 @@ class EventReader:
             before, self._last_final = self._last_final, (event["policy_steps"], event["greedy"].get("episodes"))
             return self._last_final == before
         seen = self._seen.get(event["kind"])
+        if event["kind"] == "callback":
+            seen = self._seen_methods.setdefault(event["method"], StepSet())
         return seen is not None and not seen.add(event["policy_steps"])
 
 

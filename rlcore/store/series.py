@@ -181,6 +181,8 @@ def _values(event: Event) -> dict[str, Any]:
     clock = {name: event[key] for name in CLOCKS if (key := name.removeprefix("Time/")) in event}
     if event["kind"] == "metrics":
         return event["values"] | clock
+    if event["kind"] == "callback":
+        return event["values"]
     if event["kind"] == "baseline":
         return {BASELINE: event.get("mean")} | {f"{RANDOM}{name}": mean for name, mean in info_means(event).items()}
     if event["kind"] == "evaluation":

@@ -12,6 +12,7 @@ if TYPE_CHECKING:  # the parent process imports this file and should not load th
     from rlcore.config.run import RunConfig
 
 FINISHED, DRY_RUN = "finished", "dry_run"
+STATUS = (FINISHED, DRY_RUN, "pruned")  # reasons that are also the status of the run
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,11 @@ class Boundary:
     due: tuple[str, ...]
     done: bool
     reason: str | None
+
+
+def status_of(reason: str | None) -> str:
+    """Return the status of a run whose training ended for a reason; the reason may describe a stop condition."""
+    return "stopped_early" if reason and reason not in STATUS else reason or FINISHED
 
 
 def next_stop(config: RunConfig, policy_steps: int) -> int:

@@ -10,6 +10,7 @@ from typing import Any
 
 from rlcore.algorithms import ALGORITHMS
 from rlcore.compiled.when_to_compile import decide
+from rlcore.config.callbacks import KEY as CALLBACKS
 from rlcore.config.learning_half import EXTENDS, learning_half
 from rlcore.config.run import RunConfig
 from rlcore.config.schema import defaults, nested_class, types_of
@@ -201,7 +202,7 @@ def other_learning(one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator
 
 def _decides(name: str, classes: tuple[type, ...]) -> bool:
     """Return True if a config key affects training. Keys that no config class has are assumed to affect it."""
-    if name == EXTENDS:
+    if name in (EXTENDS, CALLBACKS):  # of the callbacks, only those that may change training are in the learning half
         return True
     cls: type | None = classes[0]
     if name.startswith("algo."):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import logging
 import math
 import os
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rlcore.compiled.when_to_compile import EAGER, decide
-from rlcore.errors import RunError
+from rlcore.errors import CallbackError, RunError
 from rlcore.evaluation.play import OnProgress
 from rlcore.spec import EnvSpec
 from rlcore.store import checkpoint
@@ -78,7 +79,12 @@ class RunTrainer:
         self.window = MetricsWindow(config.metric, config.env.info_keys)
         self.progress = RunProgress(self.training)
         self.owed: list[str] = []
-        self.stop = StopConditions.from_config(config.stop, config.env.info_keys)
+        self.callbacks = self.training.callbacks
+        self.callbacks.directory = run.path
+        self.failure: CallbackError | None = None  # of a callback after an iteration, which ends training
+        self._checkpoint_due = False  # True until `on_checkpoint` is called at this policy step
+        self._resumed_from: Path | None = None  # own checkpoint, whose calls of callbacks must be repeated
+        self.stop = StopConditions.from_config(config.stop, config.env.info_keys, self.callbacks.requests)
         self.scores = {e["policy_steps"]: e["greedy"]["mean"] for e in history(run.events).evaluations}
         self.infos = {e["policy_steps"]: info_means(e["greedy"]) for e in history(run.events).evaluations}
         self.first = checkpoint.policy_steps(Path(start)) if start else -1  # the best checkpoint is a later one
@@ -93,14 +99,16 @@ class RunTrainer:
         """Load the checkpoint `earlier`. If it is None, load `init_from` and `buffer.load_from`, if they are set."""
         if earlier is not None:
             with earlier.reading():
-                self._continue(earlier.learning, earlier.bookkeeping)
+                self._continue(earlier.learning, earlier.bookkeeping, earlier.own)
+            if earlier.own and self.callbacks:
+                self._resumed_from = earlier.path
             if earlier.own and self.training.ranks.rank == 0:
                 self.events.warn_of_lost(earlier.bookkeeping["logged"], self.policy_steps)
                 self.events.append("resume", **self.progress.moment())
             return
         load_initial_weights(self.training)
 
-    def _continue(self, learning: Mapping[str, Any], bookkeeping: Mapping[str, Any]) -> None:
+    def _continue(self, learning: Mapping[str, Any], bookkeeping: Mapping[str, Any], own: bool) -> None:
         self.training.load_state_dict(learning)
         self.window.load_state_dict(bookkeeping["window"])
         self.progress.load_state_dict(bookkeeping)
@@ -113,6 +121,10 @@ class RunTrainer:
         self.stop.load_state_dict(bookkeeping.get("stop", {}), evaluated, self.infos)
         if "info_check" in bookkeeping:
             self.training.info_check.load_state_dict(bookkeeping["info_check"])
+        if self.callbacks:
+            stored = bookkeeping.get("callbacks", {})
+            self.callbacks.load_state_dict(stored)
+            self._checkpoint_due = own and stored.get("checkpoint_due", False)
 
     # Training ---------------------------------------------------------------------------------------------------------
 
@@ -138,6 +150,7 @@ class RunTrainer:
             The boundary, with the checkpoint and evaluation that are due. If the previous process was killed at a
             boundary before its evaluation, the first call does not train and returns that boundary.
         """
+        self._repeat_calls()
         reason = self._reason()
         if self.owed or reason is not None:
             due, self.owed = tuple(self.owed), []
@@ -158,6 +171,9 @@ class RunTrainer:
         boundary = boundary_at(self.config, start, self.policy_steps, self._reason())
         # If training is interrupted here, the resumed process starts with this evaluation.
         self.owed = ["evaluate"] if "evaluate" in boundary.due else []
+        self._checkpoint_due = "checkpoint" in boundary.due
+        if self.failure is not None:
+            raise self.failure
         return boundary
 
     def advance_worker(self, until: int) -> None:
@@ -187,8 +203,11 @@ class RunTrainer:
         return episodes, any(stop for _, stop in gathered)
 
     def _agree(self, stop: bool) -> bool:
-        """Return True if `stop` is True or, on rank 0, a stop condition holds. The result is equal on all ranks."""
-        met = self.stop.reason is not None
+        """Return True if `stop` is True or, on rank 0, a stop condition holds or a callback has failed.
+
+        The result is equal on all ranks.
+        """
+        met = self.stop.reason is not None or self.failure is not None
         if self.training.ranks.size > 1 and self.stop.reads_training:
             met = any(self.training.ranks.gather(met))
         return stop or met
@@ -213,9 +232,16 @@ class RunTrainer:
         on_progress(self.progress.facts())
 
     def _check_stop_conditions(self, metrics: list[Metrics], episodes: Episodes) -> None:
-        """Call the stop conditions with the means of an iteration's metrics."""
+        """Call the callbacks, then the stop conditions, with the means of an iteration's metrics."""
         with self._name_last_checkpoint():
             means = self.training.mean_metrics(metrics, episodes)
+        if self.callbacks:
+            try:
+                logged = self.callbacks.on_iteration(means)
+            except CallbackError as error:  # raised at the end of the loop, which all ranks must reach
+                self.failure, logged = error, {}
+            self.window.add([logged], ())
+            means |= logged
         self.stop.add_iteration(means, **self.progress.moment(), updates=self.learner.updates)
 
     def _reason(self) -> str | None:
@@ -232,10 +258,11 @@ class RunTrainer:
         """
         return self.card["tier"] != "boundary"
 
-    def save(self) -> dict[str, Any]:
+    def save(self, call: bool = True) -> dict[str, Any]:
         """Write a checkpoint; return its path, policy_steps, env_steps and digest.
 
-        Raises RunError if weights are not finite.
+        If `call` is True and the config requires this checkpoint, the callbacks are called afterwards. Raises RunError
+        if weights are not finite.
         """
         self.worker_ranks.send("save")
         with self.worker_ranks.translate_failures():
@@ -251,6 +278,7 @@ class RunTrainer:
             "infos": {steps: info for steps, info in self.infos.items() if info},
             "info_check": self.training.info_check.state_dict(),
             "stop": self.stop.state_dict(),
+            **self._callbacks_state(),
             "logged": self.events.counts,
             **self.progress.state_dict(),
             "updates": self.learner.updates,
@@ -268,6 +296,8 @@ class RunTrainer:
         saved = {"path": str(path.relative_to(self.run.path)), **self.progress.moment(), "digest": digest}
         tensors = tensor_digests(learning)  # logged, so that pruned checkpoints can still be compared
         self.events.note("checkpoint", **saved, tensors=tensors)
+        if call:
+            self._call_on_checkpoint(path)
         return saved
 
     def describe_lost_work(self, done: int, total: int, left: float) -> str:
@@ -295,6 +325,7 @@ class RunTrainer:
 
         If no earlier mean return of this run is higher, the checkpoint at this policy step becomes its best one.
         """
+        self._repeat_calls()
         greedy = self.training.evaluate(on_progress=on_progress)
         earlier = [score for steps, score in self.scores.items() if self.first < steps < self.policy_steps]
         current = checkpoint.find(self.run.checkpoints, self.policy_steps)
@@ -304,7 +335,46 @@ class RunTrainer:
         self.stop.add_evaluation(self.policy_steps, greedy["mean"], self.infos[self.policy_steps])
         self.owed = []
         clock: dict[str, Any] = self.progress.clock()
-        return self.events.note("evaluation", **self.progress.moment(), final=False, greedy=greedy, **clock)
+        event = self.events.note("evaluation", **self.progress.moment(), final=False, greedy=greedy, **clock)
+        self._call_on_evaluation(greedy)
+        return event
+
+    # Callbacks --------------------------------------------------------------------------------------------------------
+
+    def _repeat_calls(self) -> None:
+        """Repeat the calls of callbacks after the checkpoint from which the run resumed: it does not contain them."""
+        if (path := self._resumed_from) is None:
+            return
+        self._resumed_from = None
+        self._call_on_checkpoint(path)
+        if (
+            event := history(self.run.events).last("evaluation", final=False, policy_steps=self.policy_steps)
+        ) is not None:
+            self._call_on_evaluation(event["greedy"])
+
+    def _call_on_checkpoint(self, path: Path) -> None:
+        if self.callbacks and self._checkpoint_due:
+            self._checkpoint_due = False
+            self._note_logged("on_checkpoint", self.callbacks.call("on_checkpoint", checkpoint=path.absolute()))
+
+    def _call_on_evaluation(self, greedy: Mapping[str, Any]) -> None:
+        if self.callbacks and self.callbacks.evaluated < self.policy_steps:
+            # As in the event log, from which a resumed run reads it.
+            self._note_logged("on_evaluation", self.callbacks.on_evaluation(json.loads(json.dumps(greedy))))
+
+    def _note_logged(self, method: str, values: dict[str, float]) -> None:
+        if values and self.config.metric.log_level:
+            self.events.note("callback", **self.progress.moment(), method=method, values=values)
+
+    def _callbacks_state(self) -> dict[str, Any]:
+        if not self.callbacks:
+            return {}
+        return {"callbacks": {**self.callbacks.state_dict(), "checkpoint_due": self._checkpoint_due}}
+
+    def end(self, status: str, reason: str | None) -> None:
+        """Call the callbacks at the end of training."""
+        if self.callbacks:
+            self._note_logged("on_end", self.callbacks.call("on_end", status=status, reason=reason or status))
 
     @contextmanager
     def _name_last_checkpoint(self) -> Iterator[None]:

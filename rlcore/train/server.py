@@ -3,13 +3,16 @@
     python -m rlcore.train.server RUN_DIRECTORY
 
 Commands on stdin:  {"command": "begin" | "advance" | "checkpoint" | "evaluate" | "stop"}
+                    {"command": "end", "status": ..., "reason": ...} calls the callbacks at the end of training
                     {"command": "call", "function": "module.name", "arguments": [...]}
                     before `begin`, only `call` is allowed; the process has then imported all modules, but read only
                     the config of the run
 Events on stdout:   imported (once, before the first command is read)
-                    ready {policy_steps, total_steps} · progress {policy_steps, total_steps, updates, return, elapsed}
+                    ready {policy_steps, total_steps, callbacks}
+                    progress {policy_steps, total_steps, updates, return, elapsed}
                     boundary {policy_steps, due, done, reason} · checkpoint {path, policy_steps, digest}
                     evaluation {policy_steps, final, greedy, ...} · stopped · interrupted {policy_steps, path, lost}
+                    ended (after `end`)
                     doing {sentence} (before long tasks, and for warnings) · error {sentence, kind, exit}
                     work {doing, done, total, unit} (about every second during evaluations and long updates)
                     called {result} or failed {error, sentence} after a `call`; before that, the events that the
@@ -43,7 +46,7 @@ from pathlib import Path
 from typing import Any
 
 from rlcore.algorithms import ALGORITHMS
-from rlcore.errors import EnvironmentFault, RunError, UserError, first_line, machine_fault
+from rlcore.errors import CallbackError, EnvironmentFault, RunError, UserError, first_line, machine_fault
 from rlcore.store.directory import RunDirectory
 from rlcore.store.history import history
 from rlcore.system.imports import large_imports, without_compiler
@@ -91,6 +94,7 @@ class TrainerServer:
         self.deferring = False  # True while signals raise no exception; the current task checks `interrupted`
         self.lost: str | None = None  # message about an iteration that was interrupted
         self._output_lock = threading.Lock()
+        self.ended = False  # True after the callbacks were called at the end of training
         self._shown = 0.0  # time of the last progress event
 
     def send(self, event: str, **fields: Any) -> None:
@@ -152,7 +156,8 @@ class TrainerServer:
         from rlcore.train.run_trainer import RunTrainer
 
         self.trainer = RunTrainer(self.run)
-        self.send("ready", policy_steps=self.trainer.policy_steps, total_steps=self.trainer.training.end)
+        total, callbacks = self.trainer.training.end, bool(self.trainer.callbacks)
+        self.send("ready", policy_steps=self.trainer.policy_steps, total_steps=total, callbacks=callbacks)
         while True:
             request = self.commands.get()
             command = request["command"]
@@ -168,6 +173,11 @@ class TrainerServer:
                 self.send("checkpoint", **saved)
             elif command == "evaluate":
                 self.send("evaluation", **self.trainer.evaluate(self._work("evaluation", "episodes")))
+            elif command == "end":
+                with self.defer_signals():
+                    self.ended = True
+                    self.trainer.end(request["status"], request["reason"])
+                self.send("ended")
             elif command == "call":
                 call(request["function"], request["arguments"], self.send)
 
@@ -226,7 +236,8 @@ class TrainerServer:
         self.interrupted = self.deferring = True
         path = None
         if not self.lost and self.trainer is not None and self.trainer.policy_steps and self.trainer.savable:
-            path = self.trainer.save()["path"]
+            path = self.trainer.save(call=False)["path"]
+        self._end("interrupted", "signal")
         if self.trainer is not None and history(self.run.events).ended is None:  # do not end a finished run again
             self.trainer.events.append(
                 "end", policy_steps=self.trainer.policy_steps, status="interrupted", reason="signal"
@@ -250,6 +261,10 @@ class TrainerServer:
                         return self.serve()
                     except Interrupted:
                         return self.interrupt()
+                    except CallbackError as error:
+                        self.interrupted = self.deferring = True
+                        print_traceback()
+                        raise CallbackError(f"{error}; {self._save_after(error)}") from error
             except Interrupted:  # before the trainer was created
                 return self.interrupt()
         except UserError as error:
@@ -263,8 +278,29 @@ class TrainerServer:
                 with contextlib.suppress(OSError):  # the log file may be on a full disk, which may be the error itself
                     print_traceback()
             sentence = str(error) if isinstance(error, RunError) else self._describe(error)
+            self._end("failed", sentence)
             self.send("error", sentence=sentence, kind=type(error).__name__, exit=1)
             return 1
+
+    def _save_after(self, error: CallbackError) -> str:
+        """Save the state of training after the failure of a callback; return a phrase that says what was saved."""
+        where = f"the traceback is in {self.run.log}"
+        if self.trainer is None or not self.trainer.policy_steps or not self.trainer.savable:
+            return where
+        try:
+            self.trainer.save(call=False)
+        except RunError as other:
+            return f"its state could not be saved ({other}), {where}"
+        return f"training is saved at policy step {self.trainer.policy_steps:,}, {where}"
+
+    def _end(self, status: str, reason: str) -> None:
+        """Call the callbacks after an interruption or a failure; their own failures are only written to run.log."""
+        if self.trainer is not None and not self.ended and history(self.run.events).ended is None:
+            self.ended = True
+            try:
+                self.trainer.end(status, reason)
+            except RunError:
+                print_traceback()
 
     def _describe(self, error: Exception) -> str:
         """Return the message of an unexpected exception, with file and line."""

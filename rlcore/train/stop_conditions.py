@@ -13,18 +13,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from rlcore import plugins
 from rlcore.config.info_keys import evaluation_metric, metric_names
+from rlcore.config.plugin_class import TARGET
 from rlcore.config.stop import (
     ALL,
     COMMON,
     EVALUATION_RETURN,
-    TARGET,
+    KEY,
     UNKNOWN,
     reads_evaluations,
     refuse_unknown_metrics,
 )
 from rlcore.train.metrics import SURE
+from rlcore.train.plugin_instance import calling, create
 from rlcore.train.stopping import (
     All,
     Condition,
@@ -33,11 +34,11 @@ from rlcore.train.stopping import (
     OwnCondition,
     Plateau,
     State,
+    StopRequests,
     StopsDecreasing,
     StopsIncreasing,
     UpperBound,
     UserCondition,
-    calling,
     with_state,
 )
 
@@ -70,10 +71,27 @@ class StopConditions:
         self._first: int | None = None  # gradient steps up to the first iteration that the conditions have read
 
     @classmethod
-    def from_config(cls, stated: Sequence[Mapping[str, Any]], info_keys: Sequence[str] = ()) -> StopConditions:
-        """Create the conditions of the config key `stop`; `info_keys` is the value of `env.info_keys`."""
+    def from_config(
+        cls,
+        stated: Sequence[Mapping[str, Any]],
+        info_keys: Sequence[str] = (),
+        requests: StopRequests | None = None,
+    ) -> StopConditions:
+        """Create the conditions of the config key `stop`.
+
+        Args:
+            stated: value of the key.
+            info_keys: value of `env.info_keys`.
+            requests: requests of callbacks to end training; None if there are no callbacks.
+
+        Returns:
+            The conditions.
+        """
+        conditions: list[Condition] = [make_condition(condition) for condition in stated]
         names = [json.dumps(condition, sort_keys=True) for condition in stated]
-        return cls(map(make_condition, stated), names, info_keys)
+        if requests is not None:
+            conditions, names = [*conditions, requests], [*names, "callbacks"]
+        return cls(conditions, names, info_keys)
 
     @property
     def reason(self) -> str | None:
@@ -166,9 +184,7 @@ def _evaluation_metrics(score: float, info: Mapping[str, float]) -> dict[str, fl
 def make_condition(stated: Mapping[str, Any]) -> OwnCondition:
     """Create a condition from its form in a config, as `rlcore.config.stop.read_conditions` returns it."""
     if TARGET in stated:
-        target, arguments = str(stated[TARGET]), {key: value for key, value in stated.items() if key != TARGET}
-        made: Any = plugins.member(f"stop.{TARGET}", target.replace(":", "."))
-        with calling(target):
-            return UserCondition(made(**arguments), target)
+        with calling(f"stop condition {stated[TARGET]}"):
+            return UserCondition(create(stated, KEY), str(stated[TARGET]))
     name, keys = next(iter(stated.items()))
     return All([make_condition(part) for part in keys]) if name == ALL else CONDITIONS[name](**keys)

@@ -9,17 +9,12 @@ keeps its last result. The conditions on one metric return what the conditions o
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from rlcore.config.stop import UNKNOWN
-from rlcore.errors import RunError
-from rlcore.user_code import spell_error, user_code
-
-State = dict[str, Any]
+from rlcore.train.plugin_instance import State, calling, read_state, restore_state
 
 
 class Condition(Protocol):
@@ -216,43 +211,63 @@ class UserCondition:
 
     def __call__(self, metrics: Mapping[str, float], /) -> bool:
         """Return True if the user's function returns True; raise a RunError if it fails."""
-        with calling(self.name):
+        with calling(f"stop condition {self.name}"):
             self.met = bool(self.inner(dict(metrics)))
         return self.met
 
     def state_dict(self) -> State:
         """Return the last result and the state of the user's function; raise a RunError if it is not JSON."""
-        with calling(self.name):
-            get = getattr(self.inner, "state_dict", None)
-            state = get() if get else dict(vars(self.inner)) if hasattr(self.inner, "__dict__") else {}
-            json.dumps(state)
-        return {"met": self.met, "inner": state}
+        with calling(f"stop condition {self.name}"):
+            return {"met": self.met, "inner": read_state(self.inner)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the state that `state_dict` returned."""
         self.met = state["met"]
-        with calling(self.name):
-            load = getattr(self.inner, "load_state_dict", None)
-            if load:
-                load(state["inner"])
-            elif state["inner"]:
-                vars(self.inner).update(state["inner"])
+        with calling(f"stop condition {self.name}"):
+            restore_state(self.inner, state["inner"])
 
     def __str__(self) -> str:
         return self.name
 
 
-@contextmanager
-def calling(name: str) -> Iterator[None]:
-    """Context manager for calls of a user's condition; its exceptions become RunErrors that name the condition."""
-    try:
-        with user_code():
-            yield
-    except Exception as error:
-        raise RunError(f"stop condition {name}: {spell_error(error)}") from error
+class StopRequests:
+    """Condition that holds if a callback has requested the end of training (`rlcore.train.callbacks`).
+
+    Args:
+        names: name of each callback in the config -> name of its class, for messages.
+    """
+
+    def __init__(self, names: Mapping[str, str]) -> None:
+        self.names = names
+        self.reasons: dict[str, str] = {}  # name of a callback -> reason of its first request
+        self.reads = frozenset({UNKNOWN})
+
+    def request(self, name: str, reason: str) -> None:
+        """Note the request of a callback."""
+        self.reasons.setdefault(name, reason)
+
+    def __call__(self, metrics: Mapping[str, float], /) -> bool:
+        """Return True if there is a request; the metrics are not read."""
+        return self.met
+
+    @property
+    def met(self) -> bool:
+        """True if there is a request."""
+        return bool(self.reasons)
+
+    def state_dict(self) -> State:
+        """Return the requests."""
+        return {"reasons": dict(self.reasons)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore the requests of the callbacks that the config still has."""
+        self.reasons = {name: reason for name, reason in state["reasons"].items() if name in self.names}
+
+    def __str__(self) -> str:
+        return "; ".join(f"callback {self.names[name]}: {reason}" for name, reason in self.reasons.items())
 
 
-OwnCondition = MetricCondition | All | UserCondition
+OwnCondition = MetricCondition | All | UserCondition | StopRequests
 
 
 def with_state(condition: Condition) -> OwnCondition:

@@ -41,6 +41,8 @@ from rlcore.system.notebook import notebook_bar
 from rlcore.system.torch_switches import keeping_switches, read_switches
 from rlcore.system.training_clock import wall
 from rlcore.train.boundary import budget
+from rlcore.train.callback_calls import Callbacks
+from rlcore.train.callbacks import Callback
 from rlcore.train.components import check_finite
 from rlcore.train.fabric import (
     FabricRanks,
@@ -64,7 +66,7 @@ from rlcore.train.stop_conditions import StopConditions
 from rlcore.train.stopping import Condition
 from rlcore.train.until import Iteration, Result, train_until
 from rlcore.train.warmup import warm_up
-from rlcore.types import Context, Episodes, Ranks
+from rlcore.types import Context, Episodes, Ranks, State
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
@@ -125,6 +127,8 @@ class Trainer(TrainingLoop):
         placed = place_replay_buffer(config, envs, fabric.device)
         super().__init__(Context(placed, envs.spec, fabric, ranks, envs.num_envs, compiler), envs)
         self.config, self.info_check = config, InfoKeyCheck(config.env.info_keys)
+        self.callbacks = Callbacks.from_config(self)
+        self._callback_states: tuple[Mapping[str, Any], Mapping[str, Any]] = {}, {}  # that were loaded
 
     @property
     def card(self) -> dict[str, Any]:
@@ -212,27 +216,40 @@ class Trainer(TrainingLoop):
         *,
         evaluate_every: int | None = None,
         on_iteration: Callable[[Iteration], object] | None = None,
+        callbacks: Sequence[Callback] | None = None,
     ) -> Result:
-        """Train to the end of the budget, or until a stop condition holds.
+        """Train to the end of the budget, or until a stop condition holds or a callback requests it.
 
         Args:
             stop: stop conditions (`rlcore.train.stopping`); None: those of the config key `stop`.
             evaluate_every: number of iterations between evaluations of `evaluation.episodes` greedy episodes; None: no
                 evaluations.
             on_iteration: called after each iteration, for example to show progress.
+            callbacks: objects with methods of `rlcore.train.callbacks.Callback`; None: those of the config key
+                `callbacks`. Their states are part of `save`; after `load`, they continue from the loaded states.
 
         Returns:
             The reason for the end, the metrics of each iteration, and the evaluations.
 
         Raises:
             UserError: If training would never end, or a condition reads a metric that is not reported.
+            CallbackError: If a callback raises an exception.
         """
+        if callbacks is not None:
+            self.callbacks = Callbacks.of(self, callbacks)
+            self.callbacks.load_learning_state(self._callback_states[0])
+            self.callbacks.load_state_dict(self._callback_states[1])
+        calls = self.callbacks
+        if calls and self.ranks.size > 1:
+            raise UserError("run(): callbacks on several ranks need `shepherd train`; use it, or pass callbacks=[]")
+        if calls.requests is not None:
+            calls.requests.reasons = {}  # of an earlier call of this method
         keys = self.config.env.info_keys
         own = StopConditions.from_config(self.config.stop, keys) if stop is None else None
         conditions = own or StopConditions(stop or (), info_keys=keys)
-        if not conditions.conditions and self.end is None:
+        if not (conditions.conditions or calls) and self.end is None:
             raise UserError("run(): training would never end; set algo.total_steps, or pass stop=[...]")
-        return train_until(self, conditions, self.evaluate, evaluate_every, on_iteration)
+        return train_until(self, conditions, self.evaluate, evaluate_every, on_iteration, calls)
 
     def remember(self, dataset: Path | str | TensorDict) -> None:
         """Add a dataset to the replay buffer before the first iteration.
@@ -318,6 +335,8 @@ class Trainer(TrainingLoop):
         """Write the checkpoint `folder/<policy_steps>` atomically, replacing an existing one, and return its path."""
         check_finite(self.learner.state_dict(), self.policy_steps)
         folder, bookkeeping = Path(folder), {"time": time.time(), "policy": describe_agent(self.config, self.envs.spec)}
+        if self.callbacks:
+            bookkeeping["callbacks"] = self.callbacks.state_dict()
         return checkpoint.save(folder, self.policy_steps, self.state_dict(folder), bookkeeping, replace=True)
 
     def load(self, path: Path | str) -> Trainer:
@@ -334,7 +353,18 @@ class Trainer(TrainingLoop):
                 f"{path}: this is no valid checkpoint and contains none; give the path that Trainer.save returned, or "
                 "the folder that was passed to it"
             )
-        learning, _ = checkpoint.load(source)
+        learning, bookkeeping = checkpoint.load(source)
         with reading_state(source):
             self.load_state_dict(learning)
+            self._callback_states = self.callbacks.select(learning), bookkeeping.get("callbacks", {})
+            self.callbacks.load_state_dict(self._callback_states[1])
         return self
+
+    def state_dict(self, folder: Path | None = None) -> State:
+        """Return the state of the training, as `TrainingLoop.state_dict`, with that of callbacks that may change it."""
+        return super().state_dict(folder) | self.callbacks.learning_state()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore the state that `state_dict` returned; raise ValueError if shapes or the number of ranks differ."""
+        super().load_state_dict(state)
+        self.callbacks.load_learning_state(state)
