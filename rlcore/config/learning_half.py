@@ -34,8 +34,8 @@ def learning_half(config: Any) -> dict[str, Any]:
     """Return the config keys that affect learning, as nested dicts of JSON values.
 
     Keys that the schema defines with `arg(..., learning=False)` are omitted, but callbacks that may change training are
-    included. A list of GPUs is replaced by its length. `checkpoint.extend_from` is included if it is set, because the run
-    then starts from the state of another run.
+    included. A list of GPUs is replaced by its length. `checkpoint.extend_from` is included if it is set, because it
+    names the state from which training starts.
     """
     half: dict[str, Any] = {}
     for field in dataclasses.fields(config):
