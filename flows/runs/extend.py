@@ -16,7 +16,7 @@ from rlcore.store.directory import RunDirectory
 
 # Values of keys that a new run does not inherit. The state of the extended run includes its initial weights. The group
 # is left, because `shepherd compare` would count the seed twice.
-NEW = {"run_name": "", "run_dir": "", "group": None, "init_from": None, "checkpoint.resume_from": None}
+NOT_INHERITED = {"run_name": "", "run_dir": "", "group": None, "init_from": None, "checkpoint.resume_from": None}
 
 
 def extended_run(source: str, overrides: Sequence[str]) -> RunDirectory:
@@ -50,5 +50,5 @@ def compose_extension(source: str, overrides: Sequence[str]) -> tuple[tuple[RunC
     is_checkpoint = (path / "manifest.json").exists()
     run = RunDirectory.of_checkpoint(path.absolute()) if is_checkpoint else RunDirectory.existing(path)
     typed = {override.lstrip("+").partition("=")[0] for override in overrides}
-    ours = [override_text(key, value) for key, value in {EXTENDS: source, **NEW}.items() if key not in typed]
+    ours = [override_text(key, value) for key, value in {EXTENDS: source, **NOT_INHERITED}.items() if key not in typed]
     return compose_existing(run.config, [*ours, *overrides]), [*run.read_overrides(), *ours, *overrides]

@@ -13,7 +13,8 @@ MODES = ("mean", "last")  # over the steps of an episode; the first is the defau
 # Prefixes of metrics: of training episodes, of evaluations during training, and of the random policy.
 GAME, EVALUATION, RANDOM = "Game/", "Evaluation/greedy_", "Evaluation/random_"
 # Names whose metrics would replace other metrics with the same prefixes.
-RESERVED = ("ep_len_avg", "env_restarts", "episodes", "resets", "steps", "mean", "cumulative_reward")
+RESERVED = ("ep_len_avg", "env_restarts", "episodes", "resets", "steps", "mean", "low", "high", "cumulative_reward")
+SUFFIXES = ("_low", "_high", "_stochastic")  # of the names that evaluations and data frames derive
 NAME = re.compile(
     r"\w+(?:[.\-/ ]\w+)*", re.ASCII
 )  # characters that MLflow and TensorBoard accept in the name of a metric
@@ -60,7 +61,7 @@ def read_info_keys(stated: Sequence[str], key: str = KEY) -> tuple[InfoKey, ...]
         name, colon, mode = entry.partition(":")
         if colon and mode not in MODES:
             mistakes.note(
-                UserError(f"{key}: {entry!r} must end in {' or '.join(f':{one}' for one in MODES)}, or in no colon")
+                UserError(f"{key}: {entry!r} must be {' or '.join(['NAME', *(f'NAME:{one}' for one in MODES)])}")
             )
         elif not NAME.fullmatch(name):
             mistakes.note(
@@ -69,7 +70,7 @@ def read_info_keys(stated: Sequence[str], key: str = KEY) -> tuple[InfoKey, ...]
                     "digits, spaces and the characters _ . - /"
                 )
             )
-        elif name in RESERVED:
+        elif name in RESERVED or name.endswith(SUFFIXES):
             mistakes.note(
                 UserError(f"{key}: {name!r} is the name of another metric; let the environment use another key of info")
             )

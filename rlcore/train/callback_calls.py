@@ -115,8 +115,9 @@ class Callbacks:
         self.directory: Path | None = None  # of the run, if there is one
         self.metrics: dict[str, float] = {}  # of the last iteration
         self.evaluated = -1  # policy steps of the last call of `on_evaluation`
+        self.failed = False  # True after a failure; a state that cannot be read is then that of the last checkpoint
+        self._stored: dict[str, State] = {}  # name -> state in the last checkpoint
         self._methods = [overridden_methods(type(entry.callback)) for entry in entries]
-        self._config = copy.deepcopy(training.config) if entries else training.config
 
     @classmethod
     def from_config(cls, training: Training) -> Callbacks:
@@ -183,10 +184,8 @@ class Callbacks:
                 continue
             record = CallRecord({**(taken or {}), **logged})
             run = self._facts(record, training if entry.changes else None, facts)
-            indices = training.policy_steps, METHODS.index(method), index
-            seed = streams.integer(training.config.seed, "callback", *indices)
             try:
-                with entry.calling(method), own_random_numbers(seed):
+                with entry.calling(method), own_random_numbers(self._seed(METHODS.index(method), index)):
                     getattr(entry.callback, method)(run)
             finally:
                 record.open = False
@@ -203,7 +202,7 @@ class Callbacks:
         return RunFacts(
             name=self.directory and self.directory.name,
             directory=self.directory,
-            config=self._config,
+            config=copy.deepcopy(training.config),
             policy_steps=training.policy_steps,
             env_steps=training.env_steps,
             updates=training.learner.updates,
@@ -222,7 +221,7 @@ class Callbacks:
 
         The result is {} if there are none.
         """
-        states = {entry.name: self._read(entry) for entry in self.entries if entry.changes}
+        states = {entry.name: self._read(index, entry) for index, entry in enumerate(self.entries) if entry.changes}
         return {KEY: states} if states else {}
 
     @staticmethod
@@ -236,21 +235,29 @@ class Callbacks:
 
     def state_dict(self) -> State:
         """Return the states of the other callbacks, and what the calls after a checkpoint need, in JSON values."""
-        states = {entry.name: self._read(entry) for entry in self.entries if not entry.changes}
-        return {"states": states, "metrics": dict(self.metrics), "evaluated": self.evaluated}
+        for index, entry in enumerate(self.entries):
+            if not entry.changes:
+                try:
+                    self._stored[entry.name] = self._read(index, entry)
+                except CallbackError:
+                    if not self.failed:
+                        raise
+        return {"states": dict(self._stored), "metrics": dict(self.metrics), "evaluated": self.evaluated}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the state that `state_dict` returned; {} if there is none."""
         self.metrics, self.evaluated = dict(state.get("metrics", {})), state.get("evaluated", -1)
         self._restore(state.get("states", {}), changes=False)
 
-    @staticmethod
-    def _read(entry: Entry) -> State:
-        with entry.calling("state_dict"):
+    def _read(self, index: int, entry: Entry) -> State:
+        with entry.calling("state_dict"), own_random_numbers(self._seed(len(METHODS) + 1, index)):
             return read_state(entry.callback, tensors=entry.changes)
 
     def _restore(self, states: Mapping[str, Any], changes: bool) -> None:
-        for entry in self.entries:
+        for index, entry in enumerate(self.entries):
             if entry.changes is changes and entry.name in states:
-                with entry.calling("load_state_dict"):
+                with entry.calling("load_state_dict"), own_random_numbers(self._seed(len(METHODS) + 2, index)):
                     restore_state(entry.callback, states[entry.name])
+
+    def _seed(self, method: int, index: int) -> int:
+        return streams.integer(self.training.config.seed, "callback", self.training.policy_steps, method, index)

@@ -28,7 +28,8 @@ from rlcore.config.stop import COMMON
 if TYPE_CHECKING:
     from rlcore.config.run import RunConfig
 
-CLOCKS = "Time/"  # start of the names of metrics of time
+# Starts of the names of metrics that only the training logs.
+RESERVED = ("Evaluation/", "Grads/", "Loss/", "Rewards/", "Test/", "Time/")
 
 
 class Callback:
@@ -127,16 +128,19 @@ class RunFacts:
         Values of iterations are reduced to one value for each `metric.log_every` policy steps, by default their mean.
 
         Args:
-            name: name of the metric, for example `Mine/entropy`. It cannot be the name of a metric of the training.
+            name: name of the metric, for example `Mine/entropy`. It cannot be the name of a metric of the training, and
+                cannot begin with Evaluation/, Grads/, Loss/, Rewards/, Test/ or Time/.
             value: a finite number.
 
         Raises:
-            ValueError: The name is empty or used by another metric, or the value is not finite.
+            ValueError: The name is empty, reserved or used by another metric, or the value is not finite.
         """
         self._require_open(f"log({name!r}, ...)")
         number = float(value)
-        if not name or name in (*self._record.taken, *COMMON) or name.startswith(CLOCKS):
-            raise ValueError(f"log({name!r}, {number}): this metric exists already; choose another name")
+        if not name or name in (*self._record.taken, *COMMON) or name.startswith(RESERVED):
+            raise ValueError(
+                f"log({name!r}, {number}): the name is that of a metric of the training; choose another one"
+            )
         if not math.isfinite(number):
             raise ValueError(f"log({name!r}, {number}): the value must be a finite number")
         self._record.logged[name] = number

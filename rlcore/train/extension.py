@@ -33,7 +33,7 @@ from rlcore.train.resume_point import ResumePoint
 from rlcore.train.stop_conditions import StopConditions
 
 log = logging.getLogger(__name__)
-SHOWN = 3  # number of tensors with other shapes that a message names
+SHOWN_TENSORS = 3  # number of tensors with other shapes that a message names
 
 
 def locate_state(path: Path) -> Path:
@@ -79,6 +79,12 @@ def refuse_unfit(source: Path, config: RunConfig, spec: EnvSpec) -> None:
     with point.reading():
         _refuse_other_shapes(point.learning["learner"], before, now, config, spec, source)
     done = checkpoint.policy_steps(source)
+    if done % (rows := config.algo.collect_length * config.width):
+        raise UserError(
+            f"an iteration has {rows:,} policy steps ({config.algo.collect_length} in each of {config.width} "
+            f"environments), but {source} was trained for {done:,}, which is not a multiple; choose another length of "
+            "the rollouts"
+        )
     if config.algo.budget(config.width) <= done:
         raise UserError(
             f"algo.total_steps={config.algo.total_steps}: {source} was trained for {done:,} policy steps already; set "
@@ -137,10 +143,11 @@ def _refuse_other_shapes(
         return
     wrong = list(_other_shapes(theirs, ours))
     if wrong:
-        more = f" and {len(wrong) - SHOWN:,} more" if len(wrong) > SHOWN else ""
+        more = f" and {len(wrong) - SHOWN_TENSORS:,} more" if len(wrong) > SHOWN_TENSORS else ""
         keys = ", ".join(key for key in changed if key.startswith(("algo.", "distribution.", "fabric.")))
         raise UserError(
-            f"{keys}: changes the shape of the state in {source} ({'; '.join(wrong[:SHOWN])}{more}); set the keys back"
+            f"{keys}: changes the shape of the state in {source} ({'; '.join(wrong[:SHOWN_TENSORS])}{more}); set the "
+            "keys back"
         )
 
 

@@ -21,7 +21,8 @@ class InfoKeyCheck:
     """
 
     def __init__(self, keys: Sequence[str]) -> None:
-        self._missing = [key.name for key in read_info_keys(keys)]
+        self._names = [key.name for key in read_info_keys(keys)]
+        self._missing = [*self._names]
         self._episodes = 0
 
     def add(self, episodes: Episodes, last: bool = False) -> None:
@@ -44,9 +45,10 @@ class InfoKeyCheck:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state, in JSON values."""
-        return {"missing": self._missing, "episodes": self._episodes}
+        return {"names": self._names, "missing": self._missing, "episodes": self._episodes}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the state that `state_dict` returned; entries that were removed or added since then are ignored."""
-        self._missing = [name for name in self._missing if name in state["missing"]]
-        self._episodes = state["episodes"]
+        """Restore the state that `state_dict` returned; entries that were added since then are checked anew."""
+        added = [name for name in self._names if name not in state["names"]]
+        self._missing = [name for name in self._names if name in state["missing"] or name in added]
+        self._episodes = 0 if added else state["episodes"]

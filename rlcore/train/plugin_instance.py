@@ -54,7 +54,7 @@ def read_state(instance: object, *, tensors: bool = False) -> State:
         nested_state.encode(state)
         return state
     try:
-        _refuse_other_keys(state)
+        _refuse_inexact(state)
         return json.loads(json.dumps(state))
     except (TypeError, ValueError) as error:
         raise TypeError(
@@ -72,13 +72,15 @@ def restore_state(instance: object, state: Mapping[str, Any]) -> None:
         vars(instance).update(state)
 
 
-def _refuse_other_keys(state: Any) -> None:
-    """Raise TypeError if a mapping has a key that is not text, because JSON would change it to text."""
-    if isinstance(state, Mapping):
+def _refuse_inexact(state: Any) -> None:
+    """Raise TypeError if JSON would return another type, for example a list in place of a tuple."""
+    if type(state) is dict:
         for key, value in state.items():
-            if not isinstance(key, str):
+            if type(key) is not str:
                 raise TypeError(f"the key {key!r} of a dict is not text")
-            _refuse_other_keys(value)
-    elif isinstance(state, (list, tuple)):
+            _refuse_inexact(value)
+    elif type(state) is list:
         for value in state:
-            _refuse_other_keys(value)
+            _refuse_inexact(value)
+    elif state is not None and type(state) not in (bool, int, float, str):
+        raise TypeError(f"{state!r} is a {type(state).__name__}")

@@ -34,7 +34,7 @@ STATE_KEYS = (
     "fabric.devices",
     "tier",
 )
-REWARD_KEYS = ("env.clip_rewards", "env.config", "env.reward_scale")  # keys of `env` that no saved state depends on
+CHANGEABLE_ENV_KEYS = ("env.clip_rewards", "env.config", "env.reward_scale")  # no saved state depends on them
 
 
 def check_resumed(point: ResumePoint, now: Mapping[str, Any], config: RunConfig) -> None:
@@ -121,13 +121,16 @@ def shapes_state(key: str, tier: str) -> bool:
 
     `tier` is the method by which the state of the environments is restored. With "replay", it follows from the seed.
     """
-    return (key.startswith(STATE_KEYS) and not key.startswith(REWARD_KEYS)) or (key == "seed" and tier == "replay")
+    if key == "seed":
+        return tier == "replay"
+    return key.startswith(STATE_KEYS) and not key.startswith(CHANGEABLE_ENV_KEYS)
 
 
 def _alternative(run: RunDirectory, key: str, new: Any) -> str:
     """Return the end of a message: how a new run can start from this run with another value of a key."""
     weights = f"to start a new run from its weights, set init_from={run.path}"
-    if shapes_state(key, "replay") or not any(checkpoint.newest_first(run.checkpoints)):
+    typed = key != EXTENDS and not isinstance(new, (list, tuple, Mapping))  # the command is short and needs no quotes
+    if shapes_state(key, "replay") or not typed or not any(checkpoint.newest_first(run.checkpoints)):
         return weights
     return f"to train further in a new run, use `shepherd extend {run.path} {key}={spell(new)}`; {weights}"
 

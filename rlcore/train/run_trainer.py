@@ -89,6 +89,7 @@ class RunTrainer:
         self.infos = {e["policy_steps"]: info_means(e["greedy"]) for e in history(run.events).evaluations}
         self.first = checkpoint.policy_steps(Path(start)) if start else -1  # the best checkpoint is a later one
         self.interrupted = False
+        self._updates_before = 0  # gradient steps of the run that this run extends; they do not count in a dry run
         self._start(earlier)
         if earlier is not None and extends:
             use_new_settings(self.training, earlier.fingerprint["learning"], self.fingerprint["learning"])
@@ -100,6 +101,11 @@ class RunTrainer:
         if earlier is not None:
             with earlier.reading():
                 self._continue(earlier.learning, earlier.bookkeeping, earlier.own)
+            self._updates_before = earlier.bookkeeping.get("updates_before", 0)
+            if not earlier.own and self.config.checkpoint.extend_from is not None:
+                self._updates_before = self.learner.updates
+            if not earlier.own and self.callbacks.requests is not None:
+                self.callbacks.requests.reasons = {}  # they ended the other run, not this one
             if earlier.own and self.callbacks:
                 self._resumed_from = earlier.path
             if earlier.own and self.training.ranks.rank == 0:
@@ -187,7 +193,12 @@ class RunTrainer:
     @property
     def _must_stop(self) -> bool:
         """True if a signal, or the first gradient step of a dry run, ends the loop before its next boundary."""
-        return self.interrupted or self.config.is_tried(self.learner.updates)
+        return self.interrupted or self.config.is_tried(self._updates)
+
+    @property
+    def _updates(self) -> int:
+        """Number of gradient steps of this run, without those of a run that it extends."""
+        return self.learner.updates - self._updates_before
 
     def _exchange(self) -> tuple[Episodes, bool]:
         """Exchange finished episodes and stop requests between all ranks.
@@ -245,7 +256,7 @@ class RunTrainer:
         self.stop.add_iteration(means, **self.progress.moment(), updates=self.learner.updates)
 
     def _reason(self) -> str | None:
-        return stop_reason(self.config, self.iterations, self.learner.updates, self.stop.reason)
+        return stop_reason(self.config, self.iterations, self._updates, self.stop.reason)
 
     # Saving and evaluation --------------------------------------------------------------------------------------------
 
@@ -282,6 +293,7 @@ class RunTrainer:
             "logged": self.events.counts,
             **self.progress.state_dict(),
             "updates": self.learner.updates,
+            **({"updates_before": self._updates_before} if self._updates_before else {}),
             "transferable_components": [*self.learner.transferable_components],
             "env_steps": self.training.env_steps,
             "time": time.time(),
@@ -363,6 +375,7 @@ class RunTrainer:
             self._note_logged("on_evaluation", self.callbacks.on_evaluation(json.loads(json.dumps(greedy))))
 
     def _note_logged(self, method: str, values: dict[str, float]) -> None:
+        self.stop.update(values)
         if values and self.config.metric.log_level:
             self.events.note("callback", **self.progress.moment(), method=method, values=values)
 

@@ -287,10 +287,12 @@ class TrainerServer:
         where = f"the traceback is in {self.run.log}"
         if self.trainer is None or not self.trainer.policy_steps or not self.trainer.savable:
             return where
+        self.trainer.callbacks.failed = True
         try:
             self.trainer.save(call=False)
-        except RunError as other:
-            return f"its state could not be saved ({other}), {where}"
+        except Exception as other:  # for example the state of the callback that failed
+            print_traceback()
+            return f"the state of training could not be saved ({first_line(other)}), {where}"
         return f"training is saved at policy step {self.trainer.policy_steps:,}, {where}"
 
     def _end(self, status: str, reason: str) -> None:

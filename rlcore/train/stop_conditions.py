@@ -91,7 +91,10 @@ class StopConditions:
         names = [json.dumps(condition, sort_keys=True) for condition in stated]
         if requests is not None:
             conditions, names = [*conditions, requests], [*names, "callbacks"]
-        return cls(conditions, names, info_keys)
+        found = cls(conditions, names, info_keys)
+        if requests is not None:
+            found._missing.clear()  # callbacks may log these metrics later
+        return found
 
     @property
     def reason(self) -> str | None:

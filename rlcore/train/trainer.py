@@ -239,6 +239,7 @@ class Trainer(TrainingLoop):
             self.callbacks = Callbacks.of(self, callbacks)
             self.callbacks.load_learning_state(self._callback_states[0])
             self.callbacks.load_state_dict(self._callback_states[1])
+            self._callback_states = {}, {}  # a later call with the same objects continues from their own state
         calls = self.callbacks
         if calls and self.ranks.size > 1:
             raise UserError("run(): callbacks on several ranks need `shepherd train`; use it, or pass callbacks=[]")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections import defaultdict
 from typing import Any
 
 import numpy as np
@@ -54,6 +55,12 @@ class Gambler:
 
     def on_checkpoint(self, run: RunFacts) -> None:
         self._gamble(run)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"drawn": [float(torch.rand(())), float(np.random.rand()), random.random()]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        _ = torch.rand(3), np.random.rand(3), random.random()
 
     def _gamble(self, run: Any) -> None:
         _ = torch.rand(3), np.random.rand(3), random.random()
@@ -122,6 +129,29 @@ class Handle:
 
     def on_end(self, run: RunFacts) -> None:
         pass
+
+
+class Inexact:
+    """JSON changes the type of its state."""
+
+    def __init__(self, kind: str) -> None:
+        self.value = {"tuple": (1, 2), "defaultdict": defaultdict(int)}[kind]
+
+    def on_end(self, run: RunFacts) -> None:
+        pass
+
+
+class Spoiled:
+    """Its state cannot be stored from the second iteration on, in which it fails."""
+
+    def __init__(self) -> None:
+        self.count: Any = 0
+
+    def on_iteration(self, run: RunFacts) -> None:
+        self.count += 1
+        if self.count == 2:
+            self.count = object()
+            raise KeyError("spoiled")
 
 
 class Broken:

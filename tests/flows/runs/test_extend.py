@@ -145,6 +145,11 @@ def test_rollouts_of_other_length_end_at_budget(ppo: RunDirectory, tmp_path: Pat
     assert checkpoint.resolve(run, "latest").name == "512"
 
 
+def test_dry_run_takes_first_gradient_step_of_extended_run(ppo: RunDirectory, tmp_path: Path) -> None:
+    run = train(start(extend(ppo, tmp_path / "run", "dry_run=true")))
+    assert checkpoint.resolve(run, "latest").name == "320"
+
+
 def test_lineage_names_run_checkpoint_and_config(ppo: RunDirectory, tmp_path: Path) -> None:
     newest = checkpoint.resolve(ppo, "latest")
     run = extend(ppo, tmp_path / "run")
@@ -182,6 +187,10 @@ REFUSED = [
         r"algo.actor.dense_units, algo.gamma: changes the shape of the state in .*agent.* there, .* here.*and \d+ more",
     ),
     (["algo.total_steps=512", "algo.optimizer.name=sgd"], r"algo.optimizer.name: changes the shape .*slots.*absent"),
+    (
+        ["algo.total_steps=512", "algo.rollout_steps=48", "buffer.size=null"],
+        r"an iteration has 96 policy steps \(48 in each of 2 environments\), but .* was trained for 256, which is not",
+    ),
     (["algo.total_steps=512", "init_from=runs/a"], "init_from and checkpoint.extend_from cannot be combined"),
     (["algo.total_steps=512", "stop=[{upper_bound: {metric: Evaluation/greedy_mean, value: 1}}]"], "stop: .* holds"),
 ]

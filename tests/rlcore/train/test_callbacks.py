@@ -279,6 +279,39 @@ def test_state_that_no_checkpoint_can_store_is_named(tmp_path: Path) -> None:
         drive(run)
 
 
+@pytest.mark.parametrize("kind", ["tuple", "defaultdict"])
+def test_state_that_json_would_change_is_refused(kind: str, tmp_path: Path) -> None:
+    run = run_with(tmp_path / "run", entry("Inexact", kind=kind))
+    with pytest.raises(CallbackError, match=rf"Inexact: state_dict raised TypeError: .* is a {kind}"):
+        drive(run)
+
+
+def test_failed_callback_with_spoiled_state_does_not_prevent_saving(tmp_path: Path) -> None:
+    run = run_with(tmp_path / "run", entry("Spoiled"))
+    trainer = RunTrainer(run)
+    try:
+        trainer.advance(lambda facts: None)
+        trainer.save()
+        with pytest.raises(CallbackError, match="spoiled"):
+            trainer.advance(lambda facts: None)
+        trainer.callbacks.failed = True  # as the trainer process does
+        trainer.save(call=False)
+    finally:
+        trainer.close()
+    newest = checkpoint.newest_good(run.checkpoints)
+    assert newest is not None and newest.name == "128"
+    (state,) = checkpoint.load(newest)[1]["callbacks"]["states"].values()
+    assert state == {"count": 1}
+
+
+def test_extended_run_ignores_request_of_its_source(tmp_path: Path) -> None:
+    source = run_with(tmp_path / "source", entry("Recorder", stop_after=1))
+    assert drive(source).policy_steps == 64
+    start = checkpoint.newest_good(source.checkpoints)
+    run = run_with(tmp_path / "run", entry("Recorder", stop_after=1), checkpoint__extend_from=str(start))
+    assert drive(run).policy_steps == 256
+
+
 @pytest.mark.parametrize(
     ("callbacks", "message"),
     [
@@ -371,10 +404,10 @@ def test_request_after_call_is_an_error() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("Loss/policy_loss", 1.0, "exists already"),
-        ("Rewards/rew_avg", 1.0, "exists already"),
-        ("Time/mine", 1.0, "exists already"),
-        ("", 1.0, "exists already"),
+        ("Loss/policy_loss", 1.0, "is that of a metric of the training"),
+        ("Rewards/rew_avg", 1.0, "is that of a metric of the training"),
+        ("Time/mine", 1.0, "is that of a metric of the training"),
+        ("", 1.0, "is that of a metric of the training"),
         ("Mine/a", float("nan"), "must be a finite number"),
     ],
 )

@@ -170,6 +170,10 @@ def test_missing_names_are_reported_once(caplog: pytest.LogCaptureFixture) -> No
     assert f"info never had y in the first {ENOUGH} episodes; Game/y is only logged" in caplog.text
     resumed.add(ended(50), last=True)
     assert len(caplog.records) == 1 and caplog.records[0].levelno == logging.WARNING
+    extended = InfoKeyCheck(["x", "misspelled"])
+    extended.load_state_dict(json.loads(json.dumps(resumed.state_dict())))
+    extended.add(ended(ENOUGH, x=1.0))
+    assert "info never had misspelled" in caplog.text
 
 
 def test_missing_names_are_reported_at_the_end_of_a_short_run(caplog: pytest.LogCaptureFixture) -> None:

@@ -149,17 +149,18 @@ def test_key_with_a_dot_has_priority_over_nested_mappings() -> None:
 def test_keys_are_read_and_invalid_ones_refused_together() -> None:
     assert read_info_keys(["x", "y:mean", "z.u/v:last"]) == (("x", False), ("y", False), ("z.u/v", True))
     assert metric_names(["x:last"]) == ("Game/x", "Evaluation/greedy_x")
-    bad = ["x", "x:last", "y:first", "steps", "?", ""]
+    bad = ["x", "x:last", "y:first", "steps", "x_low", "?", ""]
     with pytest.raises(UserError) as error:
         read_info_keys(bad)
     lines = str(error.value).splitlines()
     parts = [
         "'x' is given twice",
-        "'y:first' must end in :mean or :last",
+        "'y:first' must be NAME or NAME:mean or NAME:last",
         "'steps' is the name of another metric",
+        "'x_low' is the name of another metric",
         "'?'",
     ]
-    assert len(lines) == 5 and all(part in line for part, line in zip([*parts, "''"], lines, strict=True))
+    assert len(lines) == 6 and all(part in line for part, line in zip([*parts, "''"], lines, strict=True))
     with pytest.raises(UserError, match="env.info_keys: 'steps'"):
         EnvConfig(id="CartPole-v1", info_keys=("steps",)).check("env.")
 
