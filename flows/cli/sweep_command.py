@@ -16,6 +16,7 @@ from flows.runs.listeners import announce, subscribe
 from flows.runs.warm import warm_trainers
 from flows.sweeps import WORKER
 from flows.sweeps.plan import SweepConfig, presets
+from flows.tracking.view_commands import view_commands
 from flows.workers.local_api import prefect_api_soon
 from flows.workers.servers import check_servers
 from rlcore.config.schema import arguments
@@ -116,7 +117,6 @@ def _drive(algo: str, folder: SweepFolder) -> None:
     from flows.sweep import run_sweep  # Prefect
     from flows.sweeps.status import ENDED, status, status_table
     from flows.sweeps.winner import train_command
-    from flows.tracking.view_commands import view_commands
 
     current = status(folder)
     ended = sum(trial["state"] in ENDED for trial in current["trials"])

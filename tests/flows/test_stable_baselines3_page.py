@@ -6,6 +6,7 @@ import ast
 import json
 import re
 import shlex
+import sys
 from collections.abc import Iterator
 from inspect import signature
 from pathlib import Path
@@ -94,11 +95,24 @@ def test_command_is_accepted(line: str) -> None:
         compose(overrides)
 
 
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The plugin of the page's examples."""
+    monkeypatch.setenv("SHEPHERD_PLUGINS", "my_module")
+    (tmp_path / "my_module.py").write_text("class MyCallback:\n    def on_end(self, run):\n        pass\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    yield
+    sys.modules.pop("my_module", None)
+
+
+@pytest.mark.usefixtures("module")
 @pytest.mark.parametrize("code", sorted({code for code in SPANS if re.match(r"[\w.]+=\S", code)}))
 def test_setting_is_accepted(code: str) -> None:
     (key, _, value) = code.partition("=")
     if key not in keys() | {"exp", "optim", "logger", "env"}:  # an argument of SB3, or of our function `predict`
         assert f"{key}=" in THEIRS["names"] or key in signature(LoadedPolicy.predict).parameters
+    elif key == "plugins":
+        assert code == "plugins=[my_module]"
     elif "RUN" not in value and ":" not in value.partition("[")[0]:  # neither a run nor a class
         preset = "ppo_recurrent" if key.startswith("algo.rnn") else "ppo"
         constant = ["algo.anneal_lr=false"] if key == "algo.lr_schedule" else []
