@@ -263,8 +263,8 @@ class BatchedVectorEnv(VectorEnv):
         ended, returns, lengths = (torch.cat(parts) for parts in zip(*self._unread, strict=True))
         self._unread = []
         places = ended.nonzero().squeeze(1)
-        columns = (places % self.num_envs, returns[places], lengths[places])
-        self._episodes.finished.extend(*(column.tolist() for column in columns))
+        numbers, returns, lengths = places % self.num_envs, returns[places], lengths[places]
+        self._episodes.finished.extend(numbers.tolist(), returns.tolist(), lengths.tolist())
 
     def boundary(self) -> TimeStep | None:
         """Return the last time step: the state of every copy can be saved, so no episode is truncated."""
