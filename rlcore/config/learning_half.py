@@ -48,5 +48,5 @@ def learning_half(config: Any) -> dict[str, Any]:
     if isinstance(config, FabricConfig) and config.indices is not None:
         half["devices"] = config.ranks  # the choice of GPUs does not affect learning
     if isinstance(config, RunConfig) and config.checkpoint.extend_from is not None:
-        half["checkpoint"] = {"extend_from": config.checkpoint.extend_from}
+        half[EXTENDS] = config.checkpoint.extend_from  # a flat key: most configs have no such group in this half
     return half

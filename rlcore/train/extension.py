@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from rlcore.compiled.when_to_compile import decide
+from rlcore.config.learning_half import EXTENDS
 from rlcore.config.run import RunConfig
 from rlcore.config.values import spell
 from rlcore.errors import UserError
@@ -131,7 +132,7 @@ def refuse_other_state(before: Mapping[str, Any], now: Mapping[str, Any], config
 def _refuse_other_shapes(
     theirs: Any, before: Mapping[str, Any], now: Mapping[str, Any], config: RunConfig, spec: EnvSpec, source: Path
 ) -> None:
-    changed = [key for key, *_ in other_learning(before, now) if key != "algo.total_steps"]
+    changed = [key for key, *_ in other_learning(before, now) if key not in ("algo.total_steps", EXTENDS)]
     if not changed:
         return
     try:
@@ -152,13 +153,16 @@ def _refuse_other_shapes(
 
 
 def _other_shapes(theirs: Any, ours: Any) -> Iterator[str]:
-    """Yield a text for each tensor whose shape differs in two states of a learner, or that only one of them has."""
+    """Yield a text for each tensor whose shape differs in two states of a learner, or that only one of them has.
+
+    A tensor without elements in `ours`, the state before training, is skipped: it gets its size in training.
+    """
     one, other = (
         {name.removeprefix("."): list(leaf.shape) for name, leaf in name_leaves(state, "").items() if _is_tensor(leaf)}
         for state in (theirs, ours)
     )
     for name in sorted(one.keys() | other.keys()):
-        if one.get(name) != other.get(name):
+        if one.get(name) != other.get(name) and 0 not in other.get(name, ()):
             yield f"{name}: {one.get(name, 'absent')} there, {other.get(name, 'absent')} here"
 
 
@@ -176,7 +180,7 @@ def check_extended(point: ResumePoint, now: Mapping[str, Any], config: RunConfig
     changes = [
         f"{key}={spell(new)} (was {spell(old)})"
         for key, old, new in other_learning(stored["learning"], now["learning"])
-        if key not in ("init_from", "checkpoint.extend_from")
+        if key not in ("init_from", EXTENDS)
     ]
     log.info("extends %s%s", point.path, f" with {', '.join(changes)}" if changes else "")
     warn_of_other_machine(stored["machine"], now["machine"])

@@ -26,13 +26,14 @@ from rlcore.store.config_file import config_of
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import read_events
 from rlcore.train.components import find_all
+from rlcore.train.resume import other_learning
 from rlcore.train.run_trainer import RunTrainer
 
 SMALL = ["env.num_envs=2", "checkpoint.every=128", "evaluation.every=128", "evaluation.episodes=2", "group=first"]
 PPO = ["exp=ppo", *SMALL, "algo.rollout_steps=32", "algo.per_rank_batch_size=16", "algo.update_epochs=2"]
 SAC = ["exp=sac", *SMALL, "env.id=Pendulum-v1", "algo.per_rank_batch_size=8", "algo.hidden_size=8", "buffer.size=300"]
 SAC += ["algo.replay_ratio=0.25"]
-TYPED = {"ppo": [*PPO, "algo.anneal_lr=false", "algo.normalize_obs=true"], "sac": SAC}
+TYPED = {"ppo": [*PPO, "algo.anneal_lr=false", "algo.normalize_obs=true", "algo.normalize_reward=true"], "sac": SAC}
 
 
 def start(run: RunDirectory) -> RunDirectory:
@@ -90,6 +91,9 @@ def test_extended_run_equals_run_with_larger_budget(
     whole = train(start(new_run([*TYPED[algo], "algo.total_steps=512", f"run_dir={tmp_path / 'whole'}"])))
     longer = train(start(extend(sources[algo], tmp_path / "longer")))
     assert same_bits(whole, longer)
+    half = [checkpoint.load(checkpoint.resolve(run, "latest"))[1]["fingerprint"]["learning"] for run in (whole, longer)]
+    newest = str(checkpoint.resolve(sources[algo], "latest"))
+    assert [*other_learning(*half)] == [("checkpoint.extend_from", None, newest)]  # `shepherd diff` lists it
     scores = [
         {e["policy_steps"]: e["greedy"]["mean"] for e in read_events(run.events) if e["kind"] == "evaluation"}
         for run in (whole, longer)
