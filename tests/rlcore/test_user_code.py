@@ -102,7 +102,7 @@ def test_user_code_restores_working_directory(tmp_path: Path, monkeypatch: pytes
     monkeypatch.chdir(tmp_path)
     with pytest.raises(EnvironmentFault, match=rf"raised SystemExit: 3 \({__file__}, line \d+\)"), user_code():
         os.chdir("/")
-        sys.exit(3)
+        raise SystemExit(3)
     assert Path.cwd() == tmp_path
 
 
