@@ -15,9 +15,8 @@ GAME, EVALUATION, RANDOM = "Game/", "Evaluation/greedy_", "Evaluation/random_"
 # Names whose metrics would replace other metrics with the same prefixes.
 RESERVED = ("ep_len_avg", "env_restarts", "episodes", "resets", "steps", "mean", "low", "high", "cumulative_reward")
 SUFFIXES = ("_low", "_high", "_stochastic")  # of the names that evaluations and data frames derive
-NAME = re.compile(
-    r"\w+(?:[.\-/ ]\w+)*", re.ASCII
-)  # characters that MLflow and TensorBoard accept in the name of a metric
+# Characters that MLflow and TensorBoard accept in the name of a metric.
+NAME = re.compile(r"\w+(?:[.\-/ ]\w+)*", re.ASCII)
 
 
 class InfoKey(NamedTuple):

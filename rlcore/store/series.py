@@ -177,6 +177,13 @@ def info_means(result: Mapping[str, Any] | None) -> dict[str, float]:
     return {name: one["mean"] for name, one in ((result or {}).get("info") or {}).items()}
 
 
+def evaluation_means(evaluations: Iterable[Event]) -> tuple[dict[int, float], dict[int, dict[str, float]]]:
+    """Return policy steps -> mean return, and policy steps -> `info_means`, of evaluations during training."""
+    results = {event["policy_steps"]: event["greedy"] for event in evaluations}
+    scores = {steps: float(greedy["mean"]) for steps, greedy in results.items()}
+    return scores, {steps: info_means(greedy) for steps, greedy in results.items()}
+
+
 def _values(event: Event) -> dict[str, Any]:
     clock = {name: event[key] for name in CLOCKS if (key := name.removeprefix("Time/")) in event}
     if event["kind"] == "metrics":

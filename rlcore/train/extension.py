@@ -24,7 +24,7 @@ from rlcore.spec import EnvSpec
 from rlcore.store import checkpoint
 from rlcore.store.directory import RunDirectory
 from rlcore.store.history import history
-from rlcore.store.series import info_means
+from rlcore.store.series import evaluation_means
 from rlcore.train.components import find_all
 from rlcore.train.counting import build_empty
 from rlcore.train.fingerprint import learning_settings
@@ -93,9 +93,7 @@ def refuse_unfit(source: Path, config: RunConfig, spec: EnvSpec) -> None:
         )
     conditions = StopConditions.from_config(config.stop, config.env.info_keys)
     events = history(RunDirectory.of_checkpoint(source.absolute()).events).evaluations
-    known = {event["policy_steps"]: event["greedy"] for event in events if event["policy_steps"] <= done}
-    scores = {steps: float(greedy["mean"]) for steps, greedy in known.items()}
-    infos = {steps: info_means(greedy) for steps, greedy in known.items()}
+    scores, infos = evaluation_means(event for event in events if event["policy_steps"] <= done)
     with point.reading():
         conditions.load_state_dict(point.bookkeeping.get("stop", {}), scores, infos)
     if conditions.reason:

@@ -23,7 +23,7 @@ from rlcore.store.config_file import config_of
 from rlcore.store.directory import RunDirectory
 from rlcore.store.history import history
 from rlcore.store.retry import retry
-from rlcore.store.series import info_means
+from rlcore.store.series import evaluation_means, info_means
 from rlcore.system.training_clock import wall
 from rlcore.train.arithmetic import count
 from rlcore.train.boundary import Boundary, boundary_at, is_scheduled, next_stop, stop_reason
@@ -85,14 +85,14 @@ class RunTrainer:
         self._checkpoint_due = False  # True until `on_checkpoint` is called at this policy step
         self._resumed_from: Path | None = None  # own checkpoint, whose calls of callbacks must be repeated
         self.stop = StopConditions.from_config(config.stop, config.env.info_keys, self.callbacks.requests)
-        self.scores = {e["policy_steps"]: e["greedy"]["mean"] for e in history(run.events).evaluations}
-        self.infos = {e["policy_steps"]: info_means(e["greedy"]) for e in history(run.events).evaluations}
+        self.scores, self.infos = evaluation_means(history(run.events).evaluations)
         self.first = checkpoint.policy_steps(Path(start)) if start else -1  # the best checkpoint is a later one
         self.interrupted = False
         self._updates_before = 0  # gradient steps of the run that this run extends; they do not count in a dry run
         self._start(earlier)
         if earlier is not None and extends:
             use_new_settings(self.training, earlier.fingerprint["learning"], self.fingerprint["learning"])
+            self._updates_before = self.learner.updates
 
     # Resuming ---------------------------------------------------------------------------------------------------------
 
@@ -102,8 +102,6 @@ class RunTrainer:
             with earlier.reading():
                 self._continue(earlier.learning, earlier.bookkeeping, earlier.own)
             self._updates_before = earlier.bookkeeping.get("updates_before", 0)
-            if not earlier.own and self.config.checkpoint.extend_from is not None:
-                self._updates_before = self.learner.updates
             if not earlier.own and self.callbacks.requests is not None:
                 self.callbacks.requests.reasons = {}  # they ended the other run, not this one
             if earlier.own and self.callbacks:
