@@ -54,7 +54,7 @@ class BatchedEnv(ABC):
 
     Attributes:
         observation_space: space of one copy; a Box, Discrete or MultiDiscrete, or a nested Dict of them.
-        action_space: space of the action of one copy.
+        action_space: space of the action of one copy; it can be a Dict or Tuple, also nested.
         max_episode_steps: an episode is truncated after this number of steps; None: no limit.
         max_num_envs: largest B; None: no limit.
         endless: True if episodes have no end: `step` then returns only observations and rewards.
@@ -112,11 +112,11 @@ class BatchedEnv(ABC):
         """
 
     @abstractmethod
-    def step(self, action: Tensor) -> Transition:
+    def step(self, action: Any) -> Transition:
         """Take actions and set `state` to the next state of every copy.
 
         Args:
-            action: [B, *shape], in the dtype of `action_space`.
+            action: [B, *shape], in the dtype of `action_space`; for a Dict or Tuple, a dict or tuple of such tensors.
 
         Returns:
             Observations; rewards [B]; and, unless `endless` is True, [B] bool, True if the episode ended in an

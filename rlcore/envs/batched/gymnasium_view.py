@@ -51,7 +51,7 @@ class GymnasiumView(gymnasium.Env[Any, Any]):
     @torch.no_grad()
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Take one action."""
-        obs, reward, *ends = self.env.step(torch.as_tensor(np.asarray(action))[None])
+        obs, reward, *ends = self.env.step(_tensors(action))
         terminated = bool(ends and not self.endless and ends[0][0])
         truncated = len(ends) > 1 and bool(ends[1][0])
         return _numpy(obs), float(reward[0]), terminated, truncated, {}
@@ -59,6 +59,15 @@ class GymnasiumView(gymnasium.Env[Any, Any]):
     def close(self) -> None:
         """Close the batched environment."""
         self.env.close()
+
+
+def _tensors(action: Any) -> Any:
+    """Convert the action of one copy, an array or a nested dict or tuple of arrays, to tensors [1, ...]."""
+    if isinstance(action, dict):
+        return {key: _tensors(part) for key, part in action.items()}
+    if isinstance(action, tuple):
+        return tuple(map(_tensors, action))
+    return torch.as_tensor(np.asarray(action))[None]
 
 
 def _numpy(obs: Obs) -> Any:

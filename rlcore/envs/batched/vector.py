@@ -13,6 +13,7 @@ from rlcore import streams
 from rlcore.compiled.stepping import CompiledEnvStep, compile_step
 from rlcore.compiler import Compiler
 from rlcore.envs.batched.env import BatchedEnv
+from rlcore.envs.batched.nested_action import nest_action
 from rlcore.envs.batched.parameters import Parameters
 from rlcore.envs.batched.random import BatchedRandom, episode_key
 from rlcore.envs.episodes import EpisodeCounts, refuse_other_envs
@@ -176,7 +177,8 @@ class BatchedVectorEnv(VectorEnv):
     def advance(self, action: Tensor, resets: bool = True) -> TimeStep:
         """Step all copies and, if `resets` is True, reset ended ones; all operations are on `tensors()`."""
         env, opens, counts = self.env, self._ended, self._episodes
-        raw, reward, *ends = env.step(action.to(self._action_dtype))
+        action = action.to(self._action_dtype)
+        raw, reward, *ends = env.step(nest_action(env.action_space, action) if self.spec.action.parts else action)
         obs, reward = flatten(raw, self._paths), reward.to(torch.float32)
         terminated = torch.zeros_like(opens) if self._endless or not ends else ends[0]
         counts.step()

@@ -17,7 +17,7 @@ from rlcore.envs.vector.native import NativeVectorEnv, added_wrappers, is_faster
 from rlcore.envs.vector.serial import SerialVectorEnv
 from rlcore.envs.vector.subprocess import SubprocessVectorEnv
 from rlcore.envs.vector.watchdog import step_limit
-from rlcore.envs.wrappers import FlatDictObservation, layers, time_limit
+from rlcore.envs.wrappers import FlatDictObservation, VectorAction, layers, time_limit
 from rlcore.errors import UserError
 from rlcore.protocols import VectorEnv
 
@@ -108,7 +108,7 @@ def _batched(
     from rlcore.envs.batched.vector import BatchedVectorEnv
 
     with closing(make(settings)) as one:
-        if wrappers := added_wrappers(one):
+        if wrappers := [name for name in added_wrappers(one) if name != VectorAction.__name__]:
             raise UserError(
                 f"env.id={settings.id}: {wrappers[0]} changes single environments and cannot be combined with a "
                 "batched environment; remove the key of env that adds it, and compute it in the environment"
