@@ -14,8 +14,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
+
+from torch import nn
 
 from rlcore.config.run import AlgorithmConfig
 from rlcore.config.values import plain
@@ -64,6 +67,8 @@ def build(
     if "wrapper" in place:
         groups["env"]["wrapper"] = {**groups["env"]["wrapper"], **place["wrapper"]}
     built = build_config({"algo": plain(algo), "seed": seed, **groups}, may_be_endless=True)
+    if isinstance(model := getattr(algo, "model", None), nn.Module):  # `plain` converts it to a text
+        built = dataclasses.replace(built, algo=dataclasses.replace(cast("Any", built.algo), model=model))
     require_source(built)
     trainer = Trainer(built)
     load_initial_weights(trainer)

@@ -9,8 +9,9 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+import torch
 from gymnasium import spaces
-from torch import Tensor
+from torch import Tensor, nn
 
 from rlcore.algorithms.on_policy.a2c import learner as a2c
 from rlcore.envs.batched.classic_control import CartPole
@@ -212,3 +213,31 @@ def test_run_reads_evaluations_in_conditions() -> None:
     still = trainer(functools.partial(Walk, step_size=0.0), total_steps=None)
     found = still.run([StopsIncreasing("Evaluation/greedy_mean", patience=2)], evaluate_every=1)
     assert found.reason.startswith("stops_increasing") and len(found.evaluations) == 3
+
+
+class Net(nn.Module):
+    """Network of a program for `Walk`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.features, self.value = nn.Linear(1, 4), nn.Linear(4, 1)
+
+    def forward(self, obs: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+        features = self.features(obs["state"]).tanh()
+        return features, self.value(features).squeeze(-1)
+
+
+def test_network_instance_is_trained_evaluated_and_resumed(tmp_path: Path) -> None:
+    net = Net()
+
+    def build_again() -> Any:
+        return build(a2c.Config(total_steps=400, rollout_steps=5, model=net), Walk, num_envs=8)
+
+    one = build_again()
+    weight = one.learner.agent.model.net.features.weight
+    assert torch.equal(weight, net.features.weight) and weight is not net.features.weight
+    one.collect()
+    one.update()
+    assert len(one.evaluate(2)["returns"]) == 2
+    assert one.collect(greedy=True)["Game/episodes"] == 8
+    assert bits(build_again().load(one.save(tmp_path))) == bits(one)
