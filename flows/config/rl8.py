@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from flows.config.overrides import override_text
+from flows.config.rl8_networks import class_of, networks
 from rlcore.config.values import nearest, plain, spell
 from rlcore.errors import Mistakes, UserError
 from rlcore.optim.optimizer_keys import SETTINGS
@@ -79,11 +80,6 @@ ENVIRONMENTS = {
     "rl8.env.DiscreteDummyEnv": "batched/rl8-discrete_dummy",
     "rl8.env.ContinuousDummyEnv": "batched/rl8-continuous_dummy",
 }
-DISTRIBUTIONS = {
-    "rl8.distributions.Categorical": "discrete",
-    "rl8.distributions.Normal": "normal",
-    "rl8.distributions.SquashedNormal": "tanh_normal",
-}
 OPTIMIZERS = {
     f"torch.optim.{module}{name}": rule
     for name, rule in {"Adam": "adam", "AdamW": "adamw", "RMSprop": "rmsprop", "SGD": "sgd"}.items()
@@ -91,12 +87,6 @@ OPTIMIZERS = {
 }
 OF_ALL_OPTIMIZERS = ("lr", "weight_decay")
 KINDS = {"step": "step", "interp": "linear"}
-# Networks of rl8's default models: two MLPs of 256-256 units with ReLU, or one LSTM with two linear heads. The log std
-# of continuous actions is the tanh of an output.
-NETWORKS = {"algo.dense_units": 256, "algo.mlp_layers": 2, "algo.dense_act": "relu", "algo.layer_norm": False}
-NETWORKS |= {"algo.encoder.mlp_layers": 0, "algo.actor.log_std_bound": 1.0}
-RECURRENT_NETWORKS = {"algo.rnn.lstm.hidden_size": 256, "algo.layer_norm": False, "algo.actor.log_std_bound": 1.0}
-RECURRENT_NETWORKS |= {f"algo.{part}.mlp_layers": 0 for part in ("encoder", "actor", "critic")}
 
 
 def is_file_of_rl8(content: Mapping[str, Any]) -> bool:
@@ -149,9 +139,11 @@ def to_overrides(content: Mapping[str, Any], file: str, typed: Mapping[str, str]
     mistakes.raise_collected()
     config |= {theirs: int(typed[ours]) for theirs, ours in SIZES.items() if typed.get(ours, "").strip("0").isdecimal()}
     keys: dict[str, Any] = {}
-    for part in (_environment, _sizes, _objective, _optimizer, _network, _device):
+    for part in (_environment, _sizes, _objective, _optimizer, _device):
         with mistakes.catch():
             keys |= part(content, config, recurrent is True)
+    with mistakes.catch():
+        keys |= networks(config, recurrent is True)
     mistakes.raise_collected()
     keys["algo.total_steps"] = MAX_STEPS * keys["env.num_envs"] * keys["algo.rollout_steps"]
     return [f"exp={'ppo_recurrent' if recurrent else 'ppo'}", "env=batched", *(override_text(*k) for k in keys.items())]
@@ -241,7 +233,7 @@ def _optimizer(content: Mapping[str, Any], config: Mapping[str, Any], recurrent:
     if rule is None or not settings.keys() <= {*OF_ALL_OPTIMIZERS, *SETTINGS[rule]}:  # its class, with all arguments
         if settings and "lr" not in settings:
             raise UserError(f"algorithm_config.optimizer_config: has no lr, the learning rate of {named}; add it")
-        own = f"torch.optim:{named.rpartition('.')[2]}" if named.startswith("torch.optim.") else _class(named)
+        own = f"torch.optim:{named.rpartition('.')[2]}" if named.startswith("torch.optim.") else class_of(named)
         keys = {"name": own, "lr": settings.pop("lr", 1e-3), "settings": settings, "eps": None, "betas": None}
     else:
         # torch's defaults; without any setting, rl8 sets the learning rate.
@@ -249,33 +241,6 @@ def _optimizer(content: Mapping[str, Any], config: Mapping[str, Any], recurrent:
         usual["weight_decay"] = 0.01 if rule == "adamw" else 0.0
         keys = {"name": rule, "eps": None, "betas": None, **usual, **SETTINGS[rule], **settings}
     return {f"algo.optimizer.{key}": value for key, value in plain(keys).items()}
-
-
-def _network(content: Mapping[str, Any], config: Mapping[str, Any], recurrent: bool) -> dict[str, Any]:
-    model, named, arguments = config["model"], config["model_cls"], config["model_config"]
-    if model is not None and named is not None:
-        raise UserError("algorithm_config.model and model_cls are both given; keep model_cls")
-    if model is not None:
-        raise UserError(
-            f"algorithm_config.model={spell(model)}: a file cannot contain a network; set model_cls to a class"
-        )
-    keys = dict(RECURRENT_NETWORKS if recurrent else NETWORKS)
-    if named is not None:
-        if str(named).startswith("rl8."):
-            raise UserError(
-                f"algorithm_config.model_cls={named}: classes of rl8 are not supported; leave it out for rl8's default "
-                "networks, or name your own class in a plugin (docs/your_own_model.md)"
-            )
-        keys["algo.model"] = _class(str(named))
-    elif arguments:
-        raise UserError(
-            "algorithm_config.model_config: has no effect without model_cls; set algo.dense_units, "
-            "algo.mlp_layers and algo.dense_act on the command line to change the default networks"
-        )
-    keys |= {f"algo.model_config.{key}": value for key, value in (arguments or {}).items()}
-    if (distribution := config["distribution_cls"]) is not None:
-        keys["distribution.type"] = DISTRIBUTIONS.get(str(distribution)) or _class(str(distribution))
-    return keys
 
 
 def _device(content: Mapping[str, Any], config: Mapping[str, Any], recurrent: bool) -> dict[str, Any]:
@@ -286,9 +251,3 @@ def _device(content: Mapping[str, Any], config: Mapping[str, Any], recurrent: bo
     if index:
         keys["fabric.devices"] = [int(index)] if kind == "cuda" else 1
     return keys | ({"fabric.precision": "16-mixed"} if config["enable_amp"] else {})
-
-
-def _class(named: str) -> str:
-    """Return a class in the form `package.module:Class`."""
-    module, _, name = named.rpartition(".")
-    return f"{module}:{name}"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from benchmarks.batched import TASKS
-from flows.config import rl8
+from flows.config import rl8, rl8_networks
 from flows.config.compose import compose
 from flows.config.run_file import with_file
 from rlcore.algorithms import ALGORITHMS
@@ -94,6 +94,21 @@ def test_recurrent_file_of_rl8_counts_sequences(tmp_path: Path) -> None:
     assert (algo.rnn.lstm.hidden_size, algo.actor.mlp_layers, algo.critic.mlp_layers) == (256, 0, 0)
 
 
+def test_sizes_of_default_models_are_translated(tmp_path: Path) -> None:
+    text = (
+        "env_cls: rl8.env.DiscreteDummyEnv\nalgorithm_config:\n  model_cls: rl8.models.DefaultDiscreteModel\n"
+        "  model_config: {hiddens: [64, 64, 64], activation_fn: swish, bias: true}\n"
+    )
+    algo = compose(with_file(file_of(tmp_path, text), []))[0].algo
+    assert (algo.model, algo.encoder.mlp_layers) == (None, 0)
+    for part in (algo.actor, algo.critic):
+        assert (part.dense_units, part.mlp_layers, part.dense_act) == (64, 3, "silu")
+    text = "env_cls: rl8.env.DiscreteDummyEnv\nrecurrent: true\nalgorithm_config: {model_config: {hidden_size: 32}}\n"
+    assert compose(with_file(file_of(tmp_path, text), []))[0].algo.rnn.lstm.hidden_size == 32
+    models = {name for name in NAMES["models"] if name.startswith("Default")}
+    assert {*rl8_networks.DEFAULT_MODELS} == models
+
+
 def test_typed_sizes_change_computed_sizes(tmp_path: Path) -> None:
     text = (
         "env_cls: rl8.env.DiscreteDummyEnv\nrecurrent: true\n"
@@ -116,7 +131,19 @@ def test_typed_sizes_change_computed_sizes(tmp_path: Path) -> None:
         ("{env_cls: a.B, algorithm_config: {model: x, model_cls: a.C}}", ["model and model_cls are both given"]),
         ("{env_cls: a.B, algorithm_config: {model: x}}", ["model=x", "cannot contain a network"]),
         ("{env_cls: a.B, algorithm_config: {model_cls: rl8.models.Model}}", ["model_cls=rl8.models.Model", "plugin"]),
-        ("{env_cls: a.B, algorithm_config: {model_config: {a: 1}}}", ["model_config", "without model_cls"]),
+        ("{env_cls: a.B, algorithm_config: {model_config: {hidden: 1}}}", ["model_config.hidden", "'hiddens'"]),
+        ("{env_cls: a.B, algorithm_config: {model_config: {hiddens: [64, 32]}}}", ["hiddens=[64, 32]", "model_cls"]),
+        ("{env_cls: a.B, algorithm_config: {model_config: {hiddens: 64}}}", ["hiddens=64", "hiddens: [64, 64]"]),
+        ("{env_cls: a.B, algorithm_config: {model_config: {activation_fn: selu}}}", ["activation_fn=selu", "tanh"]),
+        ("{env_cls: a.B, algorithm_config: {model_config: {bias: false}}}", ["model_config.bias=false", "bias: true"]),
+        (
+            "{env_cls: a.B, recurrent: true, algorithm_config: {model_config: {num_layers: 2}}}",
+            ["num_layers=2", "one layer"],
+        ),
+        (
+            "{env_cls: a.B, recurrent: true, algorithm_config: {model_cls: rl8.models.DefaultDiscreteModel}}",
+            ["model_cls=rl8.models.DefaultDiscreteModel", "DefaultDiscreteRecurrentModel", "recurrent: true"],
+        ),
         (
             "{env_cls: a.B, algorithm_config: {optimizer_config: {fused: true}}}",
             ["has no lr, the learning rate of torch"],
