@@ -69,6 +69,7 @@ class WorkerProcesses:
                 if self._ending.is_set():
                     return End("interrupted")
                 if not isinstance(worker, _Worker) or not worker.lives:
+                    on_progress({"doing": "starting a worker process"})
                     worker = self._start(worker.place if isinstance(worker, _Worker) else worker)
                 end = worker.train(training, on_evaluation, on_progress)
                 if end is not None:

@@ -101,6 +101,7 @@ def up(kind: str = "") -> None:
             servers.wait_until_ready(server)
             _print_state(server.name, "ready")
         write_dotenv(variables)
+        _print_state("deployments", "being created")
         names = deploy()
         gpus = visible_gpus()
         for server in (_worker(limit), *(_worker(1, gpu) for gpu in gpus)):
@@ -333,6 +334,7 @@ def _page(urls: dict[str, str], names: list[str], has_gpu: bool) -> str:
     where = shlex.quote(str(home() / ".env"))
     activate = Path(sys.executable).with_name("activate")
     first = f". {shlex.quote(str(activate))}; " if bin_folder() and activate.exists() else ""
+    down_command = "make down" if Path.cwd() == home() else f"make -C {shlex.quote(str(home()))} down"
     return f"""
   Prefect         {urls["prefect"]}
   MLflow          {urls["mlflow"]}
@@ -342,7 +344,7 @@ def _page(urls: dict[str, str], names: list[str], has_gpu: bool) -> str:
 
   for this terminal:   {first}set -a; . {where}; set +a
   then:                prefect deployment run {names[0]} --watch
-  to stop everything:  make down"""
+  to stop everything:  {down_command}"""
 
 
 def _gather(names: list[str], ending: str) -> str:
