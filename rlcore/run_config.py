@@ -11,7 +11,7 @@ from rlcore import plugins
 from rlcore.algorithms import ALGORITHMS, Algorithm, refuse_unknown
 from rlcore.compiled import when_to_compile
 from rlcore.config.build import build
-from rlcore.config.callbacks import changing_callbacks, read_callbacks
+from rlcore.config.callbacks import changing_callbacks, may_log, read_callbacks
 from rlcore.config.groups import REDUCTIONS
 from rlcore.config.info_keys import metric_names
 from rlcore.config.run import AlgorithmConfig, RunConfig
@@ -120,9 +120,10 @@ def cross_check(config: RunConfig) -> None:
         )
     known = config.algo.metric_names()
     built_in = isinstance(ALGORITHMS.get(config.algo.name), Algorithm)  # a plugin's may be a subclass
-    if known is not None and built_in and not config.callbacks:  # callbacks may log any metric
+    if known is not None and built_in:
         known = {*known, *metric_names(config.env.info_keys)}
-        refuse_unknown_metrics(metrics_read(config.stop), known, config.algo.name)
+        read = [read for read in metrics_read(config.stop) if not (config.callbacks and may_log(read[1]))]
+        refuse_unknown_metrics(read, known, config.algo.name)
     readers = (key for key, metric in metrics_read(config.stop) if not reads_evaluations(metric))
     at_any_iteration = next(readers, "callbacks" if config.callbacks else None)
     if at_any_iteration is not None and not config.checkpoint.save_last:

@@ -11,12 +11,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rlcore.config.plugin_class import TARGET, find_class, read_class
+from rlcore.config.stop import COMMON
 from rlcore.config.values import nearest, spell
 from rlcore.errors import Mistakes, UserError
 
 KEY = "callbacks"
 METHODS = ("on_iteration", "on_evaluation", "on_checkpoint", "on_end")
 BASE = "rlcore.train.callbacks"  # module of the base class, whose methods do nothing
+# Starts of the names of metrics that only the training logs.
+RESERVED = ("Evaluation/", "Grads/", "Loss/", "Rewards/", "Test/", "Time/")
 
 
 def read_callbacks(stated: Sequence[Any]) -> tuple[dict[str, Any], ...]:
@@ -72,6 +75,11 @@ def overridden_methods(callback: type) -> tuple[str, ...]:
     """Return the names of the methods that a class of callbacks defines, in the order of `METHODS`."""
     found: dict[str, Callable[..., Any] | None] = {name: getattr(callback, name, None) for name in METHODS}
     return tuple(name for name, method in found.items() if callable(method) and method.__module__ != BASE)
+
+
+def may_log(metric: str) -> bool:
+    """Return True if callbacks may log a metric of this name, False if it is reserved for the training."""
+    return bool(metric) and metric not in COMMON and not metric.startswith(RESERVED)
 
 
 def mappings(stated: Sequence[str | dict[str, Any]]) -> list[dict[str, Any]]:

@@ -26,10 +26,12 @@ FINAL = {"greedy": "Test/cumulative_reward", "stochastic": "Test/cumulative_rewa
 
 
 class Quantity(NamedTuple):
-    """Quantity by which runs are judged, and the names of its metrics: the return, or a number from `info`.
+    """Quantity by which runs are judged, and the names of its metrics.
+
+    It is the return, a number from `info`, or a metric that a callback logs after evaluations.
 
     Attributes:
-        name: name of a number that `env.info_keys` selects; None for the return.
+        name: name of a number that `env.info_keys` selects, or of a metric; None for the return.
     """
 
     name: str | None = None

@@ -6,8 +6,8 @@ A callback may neither change training nor end it by an exception: see `rlcore.t
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -21,7 +21,7 @@ from rlcore.protocols import Learner
 from rlcore.system.global_random import own_random_numbers
 from rlcore.system.torch_switches import keeping_switches
 from rlcore.train.callbacks import CallRecord, RunFacts
-from rlcore.train.plugin_instance import State, create, read_state, restore_state
+from rlcore.train.plugin_instance import State, calling, create, read_state, restore_state
 from rlcore.train.stopping import StopRequests
 from rlcore.types import Ranks
 from rlcore.user_code import spell_error, user_code
@@ -90,14 +90,9 @@ class Entry:
         """True if the callback may change training."""
         return bool(getattr(self.callback, "changes_training", False))
 
-    @contextmanager
-    def calling(self, method: str) -> Iterator[None]:
-        """Context manager for a call of a method; exceptions become `CallbackError`s."""
-        try:
-            with user_code(), keeping_switches():
-                yield
-        except Exception as error:
-            raise CallbackError(f"callback {self.shown}: {method} raised {spell_error(error)}") from error
+    def calling(self, method: str) -> AbstractContextManager[None]:
+        """Return a context manager for a call of a method; exceptions become `CallbackError`s."""
+        return calling(f"callback {self.shown}: {method} raised", CallbackError)
 
 
 class Callbacks:

@@ -23,13 +23,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from rlcore.config.stop import COMMON
+from rlcore.config.callbacks import may_log
 
 if TYPE_CHECKING:
     from rlcore.config.run import RunConfig
-
-# Starts of the names of metrics that only the training logs.
-RESERVED = ("Evaluation/", "Grads/", "Loss/", "Rewards/", "Test/", "Time/")
 
 
 class Callback:
@@ -137,7 +134,7 @@ class RunFacts:
         """
         self._require_open(f"log({name!r}, ...)")
         number = float(value)
-        if not name or name in (*self._record.taken, *COMMON) or name.startswith(RESERVED):
+        if name in self._record.taken or not may_log(name):
             raise ValueError(
                 f"log({name!r}, {number}): the name is that of a metric of the training; choose another one"
             )

@@ -29,7 +29,7 @@ from rlcore.train.components import find_all
 from rlcore.train.counting import build_empty
 from rlcore.train.fingerprint import learning_settings
 from rlcore.train.loop import TrainingLoop
-from rlcore.train.resume import other_learning, shapes_state, warn_of_other_machine
+from rlcore.train.resume import other_learning, refuse_smaller_budget, shapes_state, warn_of_other_machine
 from rlcore.train.resume_point import ResumePoint
 from rlcore.train.stop_conditions import StopConditions
 
@@ -86,11 +86,7 @@ def refuse_unfit(source: Path, config: RunConfig, spec: EnvSpec) -> None:
             f"environments), but {source} was trained for {done:,}, which is not a multiple; choose another length of "
             "the rollouts"
         )
-    if config.algo.budget(config.width) <= done:
-        raise UserError(
-            f"algo.total_steps={config.algo.total_steps}: {source} was trained for {done:,} policy steps already; set "
-            "algo.total_steps to a larger number"
-        )
+    refuse_smaller_budget(config, done, str(source), extends=True)
     conditions = StopConditions.from_config(config.stop, config.env.info_keys)
     events = history(RunDirectory.of_checkpoint(source.absolute()).events).evaluations
     scores, infos = evaluation_means(event for event in events if event["policy_steps"] <= done)

@@ -13,19 +13,23 @@ from typing import Any
 
 from rlcore.config.plugin_class import find_class, split_target
 from rlcore.errors import RunError
+from rlcore.system.torch_switches import keeping_switches
 from rlcore.user_code import spell_error, user_code
 
 State = dict[str, Any]
 
 
 @contextmanager
-def calling(name: str) -> Iterator[None]:
-    """Context manager for calls of a user's code; its exceptions become RunErrors that start with `name`."""
+def calling(name: str, kind: type[RunError] = RunError) -> Iterator[None]:
+    """Context manager for calls of a user's code, after which torch's global settings are restored.
+
+    Exceptions of the code become errors of the class `kind`, whose messages start with `name`.
+    """
     try:
-        with user_code():
+        with user_code(), keeping_switches():
             yield
     except Exception as error:
-        raise RunError(f"{name}: {spell_error(error)}") from error
+        raise kind(f"{name} {spell_error(error)}") from error
 
 
 def create(stated: Mapping[str, Any], key: str) -> Any:

@@ -135,15 +135,20 @@ def _alternative(run: RunDirectory, key: str, new: Any) -> str:
     return f"to train further in a new run, use `shepherd extend {run.path} {key}={spell(new)}`; {weights}"
 
 
-def refuse_smaller_budget(config: RunConfig, done: int, place: str) -> None:
+def refuse_smaller_budget(config: RunConfig, done: int, place: str, extends: bool = False) -> None:
     """Raise a UserError if `algo.total_steps` is less than `done`, the number of policy steps already trained.
 
-    `place` is the path of the run or checkpoint, for the message.
+    Args:
+        config: config of the run.
+        done: number of policy steps already trained.
+        place: path of the run or checkpoint, for the message.
+        extends: True if a new run extends this run. Its budget must be larger than `done`.
     """
-    if config.algo.budget(config.width) < done:
+    if config.algo.budget(config.width) < done + extends:
+        advice = "a larger number" if extends else f"{done} or more, or evaluate an earlier checkpoint (--checkpoint)"
         raise UserError(
             f"algo.total_steps={config.algo.total_steps}: {place} was trained for {done:,} policy steps already; "
-            f"set {done} or more, or evaluate an earlier checkpoint (--checkpoint)"
+            f"set {advice}"
         )
 
 

@@ -21,6 +21,7 @@ from rlcore.store import checkpoint
 from rlcore.store.compare import tensor_digests
 from rlcore.store.config_file import config_of
 from rlcore.store.directory import RunDirectory
+from rlcore.store.events import COMPLETE
 from rlcore.store.history import history
 from rlcore.store.retry import retry
 from rlcore.store.series import evaluation_means, info_means
@@ -83,7 +84,7 @@ class RunTrainer:
         self.callbacks.directory = run.path
         self.failure: CallbackError | None = None  # of a callback after an iteration, which ends training
         self._checkpoint_due = False  # True until `on_checkpoint` is called at this policy step
-        self._resumed_from: Path | None = None  # own checkpoint, whose calls of callbacks must be repeated
+        self._resumed_from: Path | None = None  # checkpoint whose calls of callbacks must be repeated
         self.stop = StopConditions.from_config(config.stop, config.env.info_keys, self.callbacks.requests)
         self.scores, self.infos = evaluation_means(history(run.events).evaluations)
         self.first = checkpoint.policy_steps(Path(start)) if start else -1  # the best checkpoint is a later one
@@ -100,19 +101,18 @@ class RunTrainer:
         """Load the checkpoint `earlier`. If it is None, load `init_from` and `buffer.load_from`, if they are set."""
         if earlier is not None:
             with earlier.reading():
-                self._continue(earlier.learning, earlier.bookkeeping, earlier.own)
+                self._continue(earlier.learning, earlier.bookkeeping)
             self._updates_before = earlier.bookkeeping.get("updates_before", 0)
-            if not earlier.own and self.callbacks.requests is not None:
-                self.callbacks.requests.reasons = {}  # they ended the other run, not this one
-            if earlier.own and self.callbacks:
-                self._resumed_from = earlier.path
+            if not earlier.own:
+                self._drop_requests()
+            self._resumed_from = earlier.path if self.callbacks else None
             if earlier.own and self.training.ranks.rank == 0:
                 self.events.warn_of_lost(earlier.bookkeeping["logged"], self.policy_steps)
                 self.events.append("resume", **self.progress.moment())
             return
         load_initial_weights(self.training)
 
-    def _continue(self, learning: Mapping[str, Any], bookkeeping: Mapping[str, Any], own: bool) -> None:
+    def _continue(self, learning: Mapping[str, Any], bookkeeping: Mapping[str, Any]) -> None:
         self.training.load_state_dict(learning)
         self.window.load_state_dict(bookkeeping["window"])
         self.progress.load_state_dict(bookkeeping)
@@ -128,7 +128,7 @@ class RunTrainer:
         if self.callbacks:
             stored = bookkeeping.get("callbacks", {})
             self.callbacks.load_state_dict(stored)
-            self._checkpoint_due = own and stored.get("checkpoint_due", False)
+            self._checkpoint_due = stored.get("checkpoint_due", False)
 
     # Training ---------------------------------------------------------------------------------------------------------
 
@@ -371,10 +371,20 @@ class RunTrainer:
         if self.callbacks and self.callbacks.evaluated < self.policy_steps:
             # As in the event log, from which a resumed run reads it.
             self._note_logged("on_evaluation", self.callbacks.on_evaluation(json.loads(json.dumps(greedy))))
+            self.stop.warn_of_missing()
+
+    def _drop_requests(self) -> None:
+        """Drop the requests of callbacks to end training: they ended the run from which this run starts."""
+        if self.callbacks.requests is not None:
+            self.callbacks.requests.reasons = {}
 
     def _note_logged(self, method: str, values: dict[str, float]) -> None:
+        if self.policy_steps == self.first:  # the calls of the other run's last policy step are repeated
+            self._drop_requests()
+        if not values:
+            return
         self.stop.update(values)
-        if values and self.config.metric.log_level:
+        if self.config.metric.log_level:
             self.events.note("callback", **self.progress.moment(), method=method, values=values)
 
     def _callbacks_state(self) -> dict[str, Any]:
@@ -386,6 +396,8 @@ class RunTrainer:
         """Call the callbacks at the end of training."""
         if self.callbacks:
             self._note_logged("on_end", self.callbacks.call("on_end", status=status, reason=reason or status))
+            if status in COMPLETE:
+                self.stop.warn_of_missing(ended=True)
 
     @contextmanager
     def _name_last_checkpoint(self) -> Iterator[None]:

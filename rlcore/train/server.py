@@ -57,17 +57,20 @@ from rlcore.user_code import explain_exit
 ALIVE_EVERY = 2.0  # seconds
 SHOW_EVERY = 0.1  # seconds between two progress events; an iteration of A2C takes only a millisecond
 LONG_UPDATE = 10.0  # duration in seconds from which the gradient steps of one iteration get progress events
-# Loggers whose messages are sent to the parent: compilation, full disk, endless episodes, initial weights.
+# Loggers whose messages are sent to the parent: compilation, full disk, endless episodes, unknown metrics.
 FORWARDED = (
     "rlcore.compiled.package",
     "rlcore.compiled.machine_code",
     "rlcore.compiled.when_to_compile",
     "rlcore.store.retry",
     "rlcore.evaluation.evaluation",
+    "rlcore.train.info_check",
+    "rlcore.train.metrics",
     "rlcore.train.resource_check",
     "rlcore.train.run_log",
     "rlcore.train.run_progress",
     "rlcore.train.run_trainer",
+    "rlcore.train.stop_conditions",
 )
 
 

@@ -9,10 +9,12 @@ print(stop.reason)  # None, or the condition that holds
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+from rlcore.config.callbacks import may_log
 from rlcore.config.info_keys import evaluation_metric, metric_names
 from rlcore.config.plugin_class import TARGET
 from rlcore.config.stop import (
@@ -24,6 +26,7 @@ from rlcore.config.stop import (
     reads_evaluations,
     refuse_unknown_metrics,
 )
+from rlcore.config.values import nearest
 from rlcore.train.metrics import SURE
 from rlcore.train.plugin_instance import calling, create
 from rlcore.train.stopping import (
@@ -42,6 +45,7 @@ from rlcore.train.stopping import (
     with_state,
 )
 
+log = logging.getLogger(__name__)
 CONDITIONS: dict[str, type[MetricCondition]] = {
     "upper_bound": UpperBound,
     "lower_bound": LowerBound,
@@ -58,16 +62,25 @@ class StopConditions:
         conditions: the conditions.
         names: a text for each condition, by which its saved state is found again; None: the names of the classes.
         info_keys: value of `env.info_keys`, whose metrics the conditions can read.
+        callbacks: True if the training has callbacks, which may log further metrics at any time.
     """
 
     def __init__(
-        self, conditions: Iterable[Condition] = (), names: Sequence[str] | None = None, info_keys: Sequence[str] = ()
+        self,
+        conditions: Iterable[Condition] = (),
+        names: Sequence[str] | None = None,
+        info_keys: Sequence[str] = (),
+        callbacks: bool = False,
     ) -> None:
         self.conditions = [with_state(condition) for condition in conditions]
         self.names = [type(condition).__name__ for condition in self.conditions] if names is None else names
         self.evaluated = -1  # policy steps of the last evaluation that the conditions have read; -1 before the first
         self._reads = frozenset[str]().union(*(condition.reads for condition in self.conditions))
-        self._missing = {*self._reads} - {*COMMON, UNKNOWN, *metric_names(info_keys)}
+        missing = {*self._reads} - {*COMMON, UNKNOWN, *metric_names(info_keys)}
+        self._awaited = {metric for metric in missing if may_log(metric)} if callbacks else set[str]()
+        self._missing = missing - self._awaited
+        self._known: set[str] = set()  # names of all metrics so far, for warnings
+        self._sure = False  # True after `SURE` gradient steps
         self._first: int | None = None  # gradient steps up to the first iteration that the conditions have read
 
     @classmethod
@@ -91,10 +104,7 @@ class StopConditions:
         names = [json.dumps(condition, sort_keys=True) for condition in stated]
         if requests is not None:
             conditions, names = [*conditions, requests], [*names, "callbacks"]
-        found = cls(conditions, names, info_keys)
-        if requests is not None:
-            found._missing.clear()  # callbacks may log these metrics later
-        return found
+        return cls(conditions, names, info_keys, callbacks=requests is not None)
 
     @property
     def reason(self) -> str | None:
@@ -108,6 +118,9 @@ class StopConditions:
 
     def update(self, metrics: Mapping[str, float]) -> str | None:
         """Call all conditions with metrics, and return `reason`."""
+        self._known |= metrics.keys()
+        self._missing -= metrics.keys()
+        self._awaited -= metrics.keys()
         for condition in self.conditions:
             condition(metrics)
         return self.reason
@@ -127,9 +140,9 @@ class StopConditions:
                 call, of a resumed training, do not count.
         """
         reason = self.update({**metrics, **counters})
-        self._missing -= metrics.keys()
         self._first = counters["updates"] if self._first is None else self._first
-        if counters["updates"] - self._first >= SURE:
+        self._sure = counters["updates"] - self._first >= SURE
+        if self._sure:
             refuse_unknown_metrics([("stop", metric) for metric in sorted(self._missing)], metrics, "this training")
         return reason
 
@@ -148,6 +161,21 @@ class StopConditions:
         """
         self.evaluated = policy_steps
         return self.update(_evaluation_metrics(score, info))
+
+    def warn_of_missing(self, ended: bool = False) -> None:
+        """Log a warning, once, about metrics of conditions that neither the training nor a callback has logged.
+
+        Call this after the callbacks of an evaluation, and with `ended` at the end of training. Without `ended`, there
+        is no warning in the first `SURE` gradient steps.
+        """
+        if self._awaited and (self._sure or ended):
+            names = sorted(self._awaited)
+            log.warning(
+                "stop: neither the training nor a callback has logged %s yet, so its condition cannot hold%s",
+                ", ".join(names),
+                nearest(names[0], self._known),
+            )
+            self._awaited = set()
 
     def state_dict(self) -> State:
         """Return the states of the conditions, in JSON values."""
@@ -187,7 +215,7 @@ def _evaluation_metrics(score: float, info: Mapping[str, float]) -> dict[str, fl
 def make_condition(stated: Mapping[str, Any]) -> OwnCondition:
     """Create a condition from its form in a config, as `rlcore.config.stop.read_conditions` returns it."""
     if TARGET in stated:
-        with calling(f"stop condition {stated[TARGET]}"):
+        with calling(f"stop condition {stated[TARGET]}:"):
             return UserCondition(create(stated, KEY), str(stated[TARGET]))
     name, keys = next(iter(stated.items()))
     return All([make_condition(part) for part in keys]) if name == ALL else CONDITIONS[name](**keys)

@@ -211,19 +211,19 @@ class UserCondition:
 
     def __call__(self, metrics: Mapping[str, float], /) -> bool:
         """Return True if the user's function returns True; raise a RunError if it fails."""
-        with calling(f"stop condition {self.name}"):
+        with calling(f"stop condition {self.name}:"):
             self.met = bool(self.inner(dict(metrics)))
         return self.met
 
     def state_dict(self) -> State:
         """Return the last result and the state of the user's function; raise a RunError if it is not JSON."""
-        with calling(f"stop condition {self.name}"):
+        with calling(f"stop condition {self.name}:"):
             return {"met": self.met, "inner": read_state(self.inner)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the state that `state_dict` returned."""
         self.met = state["met"]
-        with calling(f"stop condition {self.name}"):
+        with calling(f"stop condition {self.name}:"):
             restore_state(self.inner, state["inner"])
 
     def __str__(self) -> str:

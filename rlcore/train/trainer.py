@@ -62,7 +62,7 @@ from rlcore.train.setup import (
     refuse_other_environment,
 )
 from rlcore.train.statistics import episode_statistics, rollout_statistics, update_statistics
-from rlcore.train.stop_conditions import StopConditions
+from rlcore.train.stop_conditions import StopConditions, make_condition
 from rlcore.train.stopping import Condition
 from rlcore.train.until import Iteration, Result, train_until
 from rlcore.train.warmup import warm_up
@@ -246,8 +246,8 @@ class Trainer(TrainingLoop):
         if calls.requests is not None:
             calls.requests.reasons = {}  # of an earlier call of this method
         keys = self.config.env.info_keys
-        own = StopConditions.from_config(self.config.stop, keys) if stop is None else None
-        conditions = own or StopConditions(stop or (), info_keys=keys)
+        stop = [make_condition(condition) for condition in self.config.stop] if stop is None else stop
+        conditions = StopConditions(stop, info_keys=keys, callbacks=bool(calls))
         if not (conditions.conditions or calls) and self.end is None:
             raise UserError("run(): training would never end; set algo.total_steps, or pass stop=[...]")
         return train_until(self, conditions, self.evaluate, evaluate_every, on_iteration, calls)

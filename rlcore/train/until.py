@@ -98,6 +98,7 @@ def train_until(
             callbacks.call("on_end", status=status, reason=str(error) or type(error).__name__)
         raise
     logged = callbacks.call("on_end", status=status_of(result.reason), reason=result.reason)
+    conditions.warn_of_missing(ended=True)
     if result.metrics:
         result.metrics[max(result.metrics)] |= logged
     return result
@@ -124,9 +125,11 @@ def _train(
         reason = conditions.add_iteration(metrics, **counters)
         if evaluate_every is not None and number % evaluate_every == 0:
             result.evaluations[steps] = found = evaluate()
-            if callbacks is not None:
-                metrics |= callbacks.on_evaluation(found)
             reason = conditions.add_evaluation(steps, found["mean"], info_means(found))
+            if callbacks and (logged := callbacks.on_evaluation(found)):
+                metrics |= logged
+                reason = conditions.update(logged)
+            conditions.warn_of_missing()
         if reason is None and requests is not None and requests.met:
             reason = str(requests)
         if reason is not None:

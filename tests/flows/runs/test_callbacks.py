@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from flows.cli.main import main
+from flows.runs.listeners import subscribe
 from flows.runs.pruning import prune
 from flows.runs.trainer import trainer_for
 from flows.runs.trainer_process import TrainerProcess
@@ -79,6 +80,23 @@ def test_callback_ends_run_and_is_named_in_summary(tmp_path: Path) -> None:
         ("on_checkpoint", {"Mine/checkpoint": 1}),
         ("on_end", {"Mine/end": 1}),
     ]
+
+
+def test_metrics_that_nobody_logs_are_reported_by_parent_process(tmp_path: Path) -> None:
+    stop = [{"upper_bound": {"metric": "Mine/iterations", "value": 9}}]
+    unknown = {"stop": stop, "env__info_keys": ["nothing"], "metric__aggregator__metrics": {"Loss/polic": "max"}}
+    keys = SCHEDULE | unknown
+    run = prepare(tmp_path / "run", callbacks=[f"{PLUGIN}:Recorder"], **keys)
+    said: list[str] = []
+    with subscribe(lambda kind, facts: said.append(str(facts.get("doing")))):
+        train(run)
+        trainer_for(run).stop()
+    for first in (
+        "stop: neither the training nor a callback has logged Mine/iterations yet, so its condition cannot hold; did",
+        "env.info_keys: info never had nothing in the first",
+        "metric.aggregator.metrics: this algorithm does not log 'Loss/polic'; did you mean",
+    ):
+        assert sum(sentence.startswith(first) for sentence in said) == 1, said
 
 
 @heavy

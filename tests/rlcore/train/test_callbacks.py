@@ -27,6 +27,7 @@ from rlcore.train.boundary import status_of
 from rlcore.train.build import build
 from rlcore.train.resume import refuse_other_config
 from rlcore.train.run_trainer import RunTrainer
+from rlcore.train.stopping import UpperBound
 from tests.probes.callbacks import Failing, Misspelled, Noise, Recorder
 from tests.runs import prepare, values
 
@@ -304,12 +305,45 @@ def test_failed_callback_with_spoiled_state_does_not_prevent_saving(tmp_path: Pa
     assert state == {"count": 1}
 
 
-def test_extended_run_ignores_request_of_its_source(tmp_path: Path) -> None:
-    source = run_with(tmp_path / "source", entry("Recorder", stop_after=1))
-    assert drive(source).policy_steps == 64
-    start = checkpoint.newest_good(source.checkpoints)
-    run = run_with(tmp_path / "run", entry("Recorder", stop_after=1), checkpoint__extend_from=str(start))
-    assert drive(run).policy_steps == 256
+@pytest.mark.parametrize(("stop_in", "steps"), [("iteration", 64), ("checkpoint", 64), ("evaluation", 128)])
+def test_extended_run_repeats_calls_without_requests_of_its_source(stop_in: str, steps: int, tmp_path: Path) -> None:
+    recorder = entry("Recorder", stop_after=1, stop_in=stop_in)
+    source = run_with(tmp_path / "source", recorder)
+    assert drive(source).policy_steps == steps
+    start = source.checkpoints / str(steps)
+    run = run_with(tmp_path / "run", recorder, checkpoint__extend_from=str(start))
+    if stop_in == "evaluation":  # before the first checkpoint of its own, so that it starts from the source again
+        with pytest.raises(Killed):
+            drive(run, lambda stage, at: (stage, at) == ("advance", 128))
+    extended = callback_of(drive(run))
+    assert extended.calls == CALLS  # those of one long run
+    saved = [Path(facts["checkpoint"]) for facts in extended.facts if facts["kind"] == "checkpoint"]
+    assert start in saved and run.checkpoints / "256" in saved
+
+
+def test_stop_metric_that_callback_never_logs_is_reported_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    stop = [{"upper_bound": {"metric": "Mine/evaluatio", "value": 1}}]
+    run = run_with(tmp_path / "run", entry("Recorder"), stop=stop, algo__update_epochs=4)
+    drive(run)
+    found = [record.getMessage() for record in caplog.records if record.name == "rlcore.train.stop_conditions"]
+    assert found == [
+        "stop: neither the training nor a callback has logged Mine/evaluatio yet, so its condition cannot hold; "
+        "did you mean 'Mine/evaluation'?"
+    ]
+    with pytest.raises(UserError, match=r"metric=Loss/polic_loss: ppo does not .*; did you mean 'Loss/policy_loss'"):
+        run_with(
+            tmp_path / "other", entry("Recorder"), stop=[{"upper_bound": {"metric": "Loss/polic_loss", "value": 1}}]
+        )
+
+
+def test_stop_condition_reads_metric_of_evaluation_in_library_trainer() -> None:
+    trainer = build(ppo.Config(total_steps=1024, rollout_steps=32), "CartPole-v1", num_envs=2)
+    stop = [UpperBound("Mine/evaluation", 2)]
+    result = trainer.run(stop, evaluate_every=4, callbacks=[Recorder()])
+    assert result.reason == "upper_bound: Mine/evaluation = 2, which is at least 2"
+    assert [*result.evaluations] == [256, 512]
 
 
 @pytest.mark.parametrize(
