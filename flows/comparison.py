@@ -52,7 +52,7 @@ def compare(
         threshold: return for the table "steps to a threshold"; with several environments, a normalized score (0 is
             random, 1 is solved). Default: the return at which the environment is solved.
         runs: the folder that is searched for groups; default: the folder to which new runs are written.
-        metric: a number that env.info_keys selects, for example is_success; default: the return.
+        metric: a number of env.info_keys or a callback's metric, for example is_success; default: the return.
 
     Returns:
         Verdict as a sentence (`result`), True if the groups were ranked (`ranked`), name of the significantly best

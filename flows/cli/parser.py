@@ -213,7 +213,7 @@ def _add_compare(group: Any) -> None:
         "policy, 1 = solved (default: solved)"
     )
     command.add_argument("--threshold", type=_finite, metavar="X", help=about)
-    about = "compare runs by a number that env.info_keys selects, for example is_success (default: the return)"
+    about = "compare runs by a number of env.info_keys or a callback's metric, for example is_success (default: return)"
     command.add_argument("--metric", metavar="NAME", help=about)
     about = "folder that is searched for groups (default: SHEPHERD_RUN_ROOT, or runs if that is not set)"
     command.add_argument("--runs", metavar="FOLDER", help=about)

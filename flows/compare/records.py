@@ -51,7 +51,7 @@ class Record:
         effort: cost of training: "updates" (gradient steps), "wall_s" (seconds) and "cpu_s" (processor seconds).
             Unknown quantities are omitted.
         typed: the `key=value` arguments of the command that created the run.
-        quantity: quantity by which the run is judged: the return, or a number from `info`.
+        quantity: quantity by which the run is judged.
     """
 
     place: str
@@ -95,7 +95,7 @@ class Record:
     @property
     def evaluations(self) -> Line:
         """Results of evaluations during training: policy steps and mean of `quantity` with greedy actions."""
-        return self.lines.get(self.quantity.evaluation, Line())
+        return self.lines.get(self.quantity.evaluation) or self.lines.get(self.quantity.name or "", Line())
 
     @property
     def training(self) -> Line:
@@ -181,7 +181,8 @@ def from_mlflow(client: MlflowClient, stored: Run, quantity: Quantity = EPISODE_
 
 
 def _metrics(quantity: Quantity) -> tuple[str, ...]:
-    return quantity.evaluation, quantity.final, quantity.training, quantity.baseline, *CLOCKS
+    logged = (quantity.evaluation, quantity.final, quantity.training, quantity.baseline, *CLOCKS)
+    return logged if quantity.name is None else (*logged, quantity.name)
 
 
 def _status(run: RunDirectory, log: History) -> str:

@@ -133,7 +133,7 @@ def _points(comparison: Comparison) -> Iterator[list[Any]]:
     """Yield the rows of points.csv: one row for each logged evaluation and each logged return of training episodes."""
     for side, r in _all(comparison):
         wall, cpu = (dict(r.clock(name)) for name in CLOCKS)
-        for name in (r.quantity.evaluation, r.quantity.training):
+        for name in (r.quantity.evaluation, r.quantity.training, r.quantity.name or ""):
             for steps, value in r.lines.get(name, ()):
                 yield [side, r.task, r.seed, r.place, name, steps, wall.get(steps), cpu.get(steps), value]
 

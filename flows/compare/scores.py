@@ -32,7 +32,7 @@ class Measure:
         value: function that returns the value of a run.
         curve: function that returns the learning curve of a run.
         curve_words: description of the curve, for the report.
-        quantity: the return, or a number from `info`.
+        quantity: the quantity, such as the return.
     """
 
     words: str
@@ -92,8 +92,8 @@ def measure(selection: Selection) -> tuple[Measure, list[str]]:
     if mute := next((record for record in runs if not curve(record)), None):
         if quantity.name is not None:
             raise UserError(
-                f"--metric {what}: {mute.place} has no value of {what} in its log; train with env.info_keys=[{what}], "
-                "or compare returns by leaving --metric out"
+                f"--metric {what}: {mute.place} has no value of {what} in its log; train with env.info_keys=[{what}] "
+                "or with a callback that logs it, or compare returns by leaving --metric out"
             )
         raise UserError(
             f"{mute.place}: this run has no evaluation and no return in its log, so it cannot be compared; move it out "

@@ -47,8 +47,8 @@ def prepare(
     with `path`, the local folder or the name of the dataset, and `digest`. All but `resume_from` also have `given`, the
     value of the key. `init_from` and `extend_from` also have `uri`, None if it is not a models:/ URI. `extend_from` has
     `run_id`, `config_hash` and `policy_steps` of the extended run, too.
-    In the returned config, these keys are these paths. A run is replaced by its checkpoint, because the run may write
-    others later.
+    In the returned config, the keys of inputs with `given` are these paths. A run is replaced by its checkpoint,
+    because the run may write others later.
     """
     mistakes, spec, inputs = Mistakes(), None, dict[str, dict[str, Any]]()
     with mistakes.catch():
@@ -100,7 +100,9 @@ def prepare(
         path = Path(config.checkpoint.resume_from)
         refuse_unfit(path, config)
         inputs["resume_from"] = {"path": str(path.absolute()), "digest": manifest(path)["digest"]}
-    return *place_inputs(config, values, {key: origin["path"] for key, origin in inputs.items()}), inputs
+    return *place_inputs(
+        config, values, {name: origin["path"] for name, origin in inputs.items() if "given" in origin}
+    ), inputs
 
 
 def _spec(config: RunConfig) -> EnvSpec:

@@ -12,13 +12,20 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from rlcore.config.learning_half import config_hash, half_hash
+from rlcore.config.learning_half import EXTENDS, config_hash, half_hash
 from rlcore.config.run import RunConfig
 from rlcore.store.config_file import config_of
 from rlcore.store.directory import RunDirectory
 from rlcore.store.history import history
 
 UNKNOWN = "unknown"
+# Inputs of a run: name of the entry in run.json -> config key.
+INPUTS = {
+    "init_from": "init_from",
+    "resume_from": "checkpoint.resume_from",
+    "extend_from": EXTENDS,
+    "load_from": "buffer.load_from",
+}
 CODE = Path(__file__).resolve().parents[2]
 
 
@@ -114,25 +121,29 @@ def whole_lineage(run: RunDirectory, fingerprint: Mapping[str, Any]) -> dict[str
     }
 
 
+def inputs_as_given(run: RunDirectory) -> dict[str, str]:
+    """Return the values of the keys of a run's inputs as the user gave them, such as `models:/NAME@ALIAS`.
+
+    config.yaml has the folders in their place. The result maps names in `INPUTS` to values.
+    """
+    identity = run.read_identity()
+    return {name: identity[name]["given"] for name in INPUTS if "given" in identity.get(name, {})}
+
+
 def place_inputs(
     config: RunConfig, values: Mapping[str, Any], inputs: Mapping[str, str]
 ) -> tuple[RunConfig, dict[str, Any]]:
     """Set the keys of inputs in a config, and in the same config as nested dicts.
 
-    `inputs` maps `init_from`, `extend_from` (`checkpoint.extend_from`) and `load_from` (`buffer.load_from`) to their
-    new values; keys that are not in it, and others, do not change.
+    `inputs` maps names in `INPUTS` to the new values of their keys. Other keys do not change.
     """
     values = dict(values)
-    if "extend_from" in inputs:
-        placed = dataclasses.replace(config.checkpoint, extend_from=inputs["extend_from"])
-        config = dataclasses.replace(config, checkpoint=placed)
-        values["checkpoint"] = {**values["checkpoint"], "extend_from": inputs["extend_from"]}
-    if "init_from" in inputs:
-        config = dataclasses.replace(config, init_from=inputs["init_from"])
-        values["init_from"] = inputs["init_from"]
-    if "load_from" in inputs:
-        config = dataclasses.replace(config, buffer=dataclasses.replace(config.buffer, load_from=inputs["load_from"]))
-        values["buffer"] = {**values["buffer"], "load_from": inputs["load_from"]}
+    for name, value in inputs.items():
+        group, _, key = INPUTS[name].rpartition(".")
+        part: Any = getattr(config, group) if group else config
+        part = dataclasses.replace(part, **{key: value})
+        config = dataclasses.replace(config, **{group: part}) if group else part
+        values |= {group: {**values[group], key: value}} if group else {key: value}
     return config, values
 
 

@@ -17,7 +17,7 @@ from flows.config.compose import compose_existing
 from flows.registry.origin import origin
 from flows.runs.check import prepare
 from flows.runs.create import create_run
-from flows.runs.lineage import code_diff, code_version, hash_of_diff, place_inputs, whole_lineage
+from flows.runs.lineage import INPUTS, code_diff, code_version, hash_of_diff, place_inputs, whole_lineage
 from rlcore.compiled.when_to_compile import decide, on_gpu
 from rlcore.config.learning_half import EXTENDS, half_hash, learning_half
 from rlcore.config.run import RunConfig
@@ -32,12 +32,6 @@ from rlcore.train import fingerprint
 from rlcore.train.arithmetic import count
 
 NOTE, VERDICT = "original.json", "reproduction.json"  # in the folder of a reproduction
-KEYS = {
-    "init_from": "init_from",
-    "resume_from": "checkpoint.resume_from",
-    "extend_from": "checkpoint.extend_from",
-    "load_from": "buffer.load_from",
-}
 UNREPORTED = ("code.dirty", "code.core_hash")  # `_of_code` reports them in words
 
 
@@ -161,8 +155,8 @@ def _make(original: Original, folder: Path, again: RunDirectory) -> None:
         then = original.lineage.get(key)
         if then and then["digest"] != now["digest"]:
             raise UserError(
-                f"{original.source}: it started from {KEYS[key]}={then['path']} with digest {then['digest'][:16]}, but "
-                f"the digest is now {now['digest'][:16]}; restore those files"
+                f"{original.source}: it started from {INPUTS[key]}={then['path']} with digest {then['digest'][:16]}, "
+                f"but the digest is now {now['digest'][:16]}; restore those files"
             )
     overrides = RunDirectory(folder).read_overrides()
     create_run(config, values, [*overrides, *typed], inputs, reproduces=original.lineage["run_id"])

@@ -24,9 +24,8 @@ from flows.config.yaml_files import default_names
 from flows.report.command_lines import stage_command
 from flows.runs.check import prepare
 from flows.runs.create import create_run, rewrite_config
-from flows.runs.lineage import core_hash, place_inputs
+from flows.runs.lineage import INPUTS, core_hash, inputs_as_given, place_inputs
 from rlcore import plugins
-from rlcore.config.learning_half import EXTENDS
 from rlcore.config.run import RunConfig
 from rlcore.config.values import plain, spell
 from rlcore.envs.make import EnvSettings
@@ -41,9 +40,9 @@ from rlcore.train.resume import refuse_other_config
 MAY_SET_ASIDE = ("make-env", "collect", "train")  # a later stage would evaluate weights that were moved
 # Files of make-env and collect; a new run in the same environment may use them.
 MEASURED = ("env_card.json", "env_card.md", "dataset")
-# Keys that do not change an update but affect the end of training, the exact bits, or the best checkpoint.
+# Keys that do not change an update but affect the end of training, the exact bits, the best checkpoint or the metrics.
 DECIDING = ("stop", "evaluation.every", "evaluation.episodes", "evaluation.max_episode_steps", "checkpoint.every")
-DECIDING += ("checkpoint.resume_from", "num_threads")
+DECIDING += ("checkpoint.resume_from", "num_threads", "callbacks", "env.info_keys")
 log = logging.getLogger(__name__)
 
 
@@ -129,16 +128,8 @@ def _with_known_inputs(
     The values may be a registry alias or a run, which may now have another version or checkpoint. A value that has
     changed since the run was created is returned unchanged.
     """
-    identity = run.read_identity()
-    known = {
-        key: identity[key]["path"]
-        for key, value in (
-            ("init_from", config.init_from),
-            ("extend_from", config.checkpoint.extend_from),
-            ("load_from", config.buffer.load_from),
-        )
-        if value and key in identity and identity[key].get("given") == value
-    }
+    identity, given = run.read_identity(), inputs_as_given(run)
+    known = {name: identity[name]["path"] for name in given if given[name] == attrgetter(INPUTS[name])(config)}
     return place_inputs(config, values, known)
 
 
@@ -186,8 +177,7 @@ def _changed_source(run: RunDirectory, config: RunConfig) -> str | None:
             given = Path(origin["given"])
             path = locate_state(given) if key == "extend_from" else locate_source(config, given)
     if (path / "manifest.json").exists() and manifest(path)["digest"] != origin["digest"]:
-        name = {"extend_from": EXTENDS}.get(key, key)
-        return f"{name}={origin['given']}: its checkpoint has changed since the run was created"
+        return f"{INPUTS[key]}={origin['given']}: its checkpoint has changed since the run was created"
     return None
 
 

@@ -15,11 +15,12 @@ from flows.compare.records import task_of
 from flows.config.compose import compose
 from flows.runs.check import prepare
 from flows.sweeps.folder import SweepFolder, refuse_password
-from flows.sweeps.plan import LATER, SweepPlan, TrialIntervals, change, merge, plan
+from flows.sweeps.plan import LATER, SweepConfig, SweepPlan, TrialIntervals, change, merge, plan
 from flows.sweeps.space import Dimension, Params, to_overrides
-from flows.sweeps.study import Study
+from flows.sweeps.study import TRAINING, Study, seed_of
 from flows.tracking.mlflow_run import flat
-from rlcore.config.info_keys import read_info_keys
+from rlcore.config.callbacks import may_log
+from rlcore.config.info_keys import EVALUATION, GAME, read_info_keys
 from rlcore.config.run import RunConfig
 from rlcore.config.values import at, nearest, plain, spell
 from rlcore.errors import UserError
@@ -160,17 +161,26 @@ def check_plan(plan: SweepPlan, elsewhere: bool = False) -> Checked:
         )
     if config.quantity.name is not None:
         for _, built in tried:
-            _refuse_other_metric(config.metric, built)
+            _refuse_other_metric(config, built)
     return Checked(tried[0][1], TrialIntervals.of(tried))
 
 
-def _refuse_other_metric(metric: str, config: RunConfig) -> None:
-    """Raise UserError if `env.info_keys` of a trial's config does not select the number that judges the trial."""
-    names = [key.name for key in read_info_keys(config.env.info_keys)]
-    if metric not in names:
+def _refuse_other_metric(sweep: SweepConfig, config: RunConfig) -> None:
+    """Raise UserError if neither `env.info_keys` nor a callback can give the number that judges a trial."""
+    metric, names = sweep.metric, [key.name for key in read_info_keys(config.env.info_keys)]
+    if metric in names:
+        return
+    if (name := metric.removeprefix(GAME).removeprefix(EVALUATION)) in names:
+        raise UserError(f"sweep.metric={metric}: must be the name without its prefix; set sweep.metric={name}")
+    if not (config.callbacks and may_log(metric)):
         raise UserError(
             f"sweep.metric={metric}: must be return or a number that env.info_keys selects{nearest(metric, names)}; "
             f"add env.info_keys=[{','.join([*config.env.info_keys, metric])}]"
+        )
+    if sweep.objective == "final":
+        raise UserError(
+            f"sweep.objective=final: callbacks are not called after the final evaluation, so they cannot log {metric} "
+            "(sweep.metric); set sweep.objective=last or sweep.objective=all"
         )
 
 
@@ -251,7 +261,8 @@ def _first(dimension: Dimension, varied: Dimension | None) -> object:
 
 def _compose(plan: SweepPlan, point: Params) -> tuple[RunConfig, dict[str, object]]:
     try:
-        return compose(merge(plan.base, to_overrides(point)))
+        seed = f"seed={seed_of(plan.config, TRAINING, 0)}"  # a run to extend may not fit another seed
+        return compose(merge(plan.base, [*to_overrides(point), seed]))
     except UserError as error:
         if named := next((d for d in plan.space if _is_about(error, d.key)), None):
             raise UserError(f"{error} ({named.key} is varied: {named.written})") from None

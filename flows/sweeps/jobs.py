@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from flows.compare import statistics
-from flows.runs.lineage import place_inputs
+from flows.runs.lineage import inputs_as_given, place_inputs
 from flows.runs.listeners import emit
 from flows.runs.milestones import is_over
 from flows.sweeps.plan import SweepConfig, TrialIntervals, merge
@@ -161,9 +161,16 @@ class TrialRun:
         return [score for _, score in self.evaluations()]
 
     def evaluations(self, quantity: Quantity = EPISODE_RETURN) -> list[tuple[int, float]]:
-        """Return the pairs (policy steps, mean of a quantity) of the greedy evaluations during training, in order."""
-        means = ((e["policy_steps"], quantity.mean(e["greedy"])) for e in history(self.run.events).evaluations)
-        return [(steps, mean) for steps, mean in means if mean is not None]
+        """Return the pairs (policy steps, value of a quantity) of the greedy evaluations during training, in order."""
+        log = history(self.run.events)
+        logged = {e["policy_steps"]: e["values"] for e in log.of("callback") if e["method"] == "on_evaluation"}
+        found = list[tuple[int, float]]()
+        for event in log.evaluations:
+            steps, value = event["policy_steps"], quantity.mean(event["greedy"])
+            value = logged.get(steps, {}).get(quantity.name) if value is None else value
+            if value is not None:
+                found.append((steps, value))
+        return found
 
     def value(self, config: SweepConfig, pace: TrialIntervals) -> float:
         """Return the mean over the evaluations that `sweep.objective` selects; raise RunError if there are none."""
@@ -177,7 +184,7 @@ class TrialRun:
             scores = [score for _, score in evaluations]
             scores = scores if config.objective == "all" else pace.recent(evaluations, config.last)
         if not scores:
-            missing = f" with {quantity.words} in info" if quantity.name else ""
+            missing = f" with {quantity.words} in info or from a callback" if quantity.name else ""
             raise RunError(
                 f"{self.run_dir}: the run has no evaluation{missing}, so its value (sweep.objective="
                 f"{config.objective}, sweep.metric={config.metric}) cannot be computed"
@@ -202,10 +209,7 @@ def differing_config(run: RunDirectory, config: RunConfig, judged: bool = False)
         half = learning_half(of)
         return half | ({part: plain(getattr(of, part)) for part in ("evaluation", "stop")} if judged else {})
 
-    identity = run.read_identity()  # has the values as typed: config.yaml has a folder in place of an alias or a run
-    inputs = ("init_from", "extend_from", "load_from")
-    given = {key: identity[key]["given"] for key in inputs if "given" in identity.get(key, {})}
-    there, _ = place_inputs(config_of(run), run.read_config(), given)
+    there, _ = place_inputs(config_of(run), run.read_config(), inputs_as_given(run))
     return next(differences(deciding(there), deciding(config)), None)
 
 

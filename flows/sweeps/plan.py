@@ -70,7 +70,7 @@ class SweepConfig:
     )
     metric: str = arg(
         EPISODE_RETURN.words,
-        "what a run is judged by: return, or a number that env.info_keys selects; the larger the better",
+        "what a run is judged by: return, a number of env.info_keys, or a callback's metric; the larger the better",
     )
     budget: int | None = arg(None, "policy steps of each run; null: algo.total_steps of the preset", low=1)
     mode: str = arg(

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from flows.report.command_lines import sweep_resume_command
 from flows.sweeps.folder import open_storage, open_to_read, storage_errors
-from flows.sweeps.plan import SweepPlan
+from flows.sweeps.plan import SweepConfig, SweepPlan
 from flows.sweeps.space import Dimension, Params, to_stored
 from flows.sweeps.strategies import (
     DEFAULT,
@@ -49,6 +49,11 @@ if TYPE_CHECKING:
 
 SAMPLER, TRAINING, CONFIRMATION = range(3)  # random streams derived from sweep.seed
 VIEW = "sweep"  # constant, because Hyperband derives a trial's bracket from the study's name
+
+
+def seed_of(config: SweepConfig, stream: int, index: int) -> int:
+    """Return the seed of a training run, derived from `sweep.seed`; see `Study.seeds`."""
+    return streams.integer(config.seed, "sweep", stream, index)
 
 
 class Study:
@@ -260,7 +265,7 @@ class Study:
         Returns:
             The seeds.
         """
-        return [streams.integer(self.config.seed, "sweep", stream, index) for index in range(count)]
+        return [seed_of(self.config, stream, index) for index in range(count)]
 
     @contextmanager
     def _write(self) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""Comparison of runs by a number from `info` (`shepherd compare --metric`)."""
+"""Comparison of runs by a number from `info` or the metric of a callback (`shepherd compare --metric`)."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from flows.cli import main as cli
+from rlcore.store.events import EventLog
 from tests.flows.compare.runs import group_of
 from tests.flows.compare.test_comparison import HIGH, LOW
 
@@ -59,3 +60,17 @@ def test_compare_by_unknown_number_names_key(root: Path, capsys: pytest.CaptureF
     error = capsys.readouterr().err
     assert "--metric speed: runs/high_CartPole-v1_0 has no value of speed in its log" in error
     assert "train with env.info_keys=[speed]" in error
+
+
+def test_compare_ranks_by_metric_of_callback(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for group, values in (("low", LOW), ("high", HIGH)):
+        for run, value in zip(group_of(root, group, values), values, strict=True):
+            for at in (1024, 2048, 3072, 4096):
+                logged = {"Mine/cost": -value, "Mine/other": 1.0}
+                EventLog(run.events).append("callback", policy_steps=at, method="on_evaluation", values=logged)
+    assert cli.main(["compare", "low", "high", "--metric", "Mine/cost", "--out", "by_cost", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["verdict"]["best"] == "low" and found["metric"] == "Mine/cost"
+    assert sorted(found["sides"]["low"]["values"]["CartPole-v1"]) == pytest.approx(sorted(-np.array(LOW)))
+    points = csv.DictReader(Path("by_cost/points.csv").read_text().splitlines())
+    assert {row["metric"] for row in points} == {"Mine/cost"}

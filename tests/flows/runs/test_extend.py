@@ -180,7 +180,7 @@ def test_extended_run_has_new_default_directory(ppo: RunDirectory, tmp_path: Pat
 
 
 REFUSED = [
-    ([], r"algo.total_steps=256: .*/256 was trained for 256 policy steps already; set algo.total_steps to a larger"),
+    ([], r"algo.total_steps=256: .*/256 was trained for 256 policy steps already; set a larger number"),
     (["algo.total_steps=200"], r"algo.total_steps=200: .*/256 was trained for 256 policy steps already"),
     (
         ["algo.total_steps=512", "env.num_envs=4", "env.id=Acrobot-v1"],

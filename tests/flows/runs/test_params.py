@@ -192,11 +192,18 @@ def test_follow_params_updates_keys_without_effect_on_learning(tmp_path: Path, p
         {"evaluation__every": 999},
         {"stop": [{"upper_bound": {"metric": "Rewards/rew_avg", "value": 475.0}}]},
         {"num_threads": 2},
+        {"callbacks": ["tests.probes.callbacks:Recorder"]},
+        {"env__info_keys": ["distance"]},
     ],
 )
 def test_follow_params_sets_aside_run_with_other_parameters(
-    tmp_path: Path, params: Path, change: dict[str, Any], caplog: pytest.LogCaptureFixture
+    tmp_path: Path,
+    params: Path,
+    change: dict[str, Any],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setenv("SHEPHERD_PLUGINS", "tests.probes.callbacks")
     run = started_run(tmp_path, params)
     identity, config = run.read_identity(), run.config.read_bytes()
     edit(params, **change)

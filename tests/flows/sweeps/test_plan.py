@@ -21,6 +21,7 @@ from rlcore.errors import UserError
 from tests.processes import ROOT, environment
 
 LR = "algo.optimizer.lr=interval(1e-4,1e-3)"
+CALLBACKS = "callbacks=[tests.probes.callbacks:Recorder]"
 
 
 def error_of(*overrides: str) -> str:
@@ -129,12 +130,35 @@ def test_check_plan_accepts_presets_of_one_task() -> None:
             ["exp=ppo", LR, "sweep.metric=won", "env.info_keys=[one]"],
             ["sweep.metric=won: must be return or a number", "did you mean 'one'?; add env.info_keys=[one,won]"],
         ),
+        (
+            ["exp=ppo", LR, "sweep.metric=Game/one", "env.info_keys=[one]", CALLBACKS],
+            ["sweep.metric=Game/one: must be the name without its prefix; set sweep.metric=one"],
+        ),
+        (
+            ["exp=ppo", LR, "sweep.metric=Loss/policy_loss", CALLBACKS],
+            ["sweep.metric=Loss/policy_loss: must be return or a number"],
+        ),
+        (
+            ["exp=ppo", LR, "sweep.metric=Mine/evaluation", "sweep.objective=final", CALLBACKS],
+            [
+                "sweep.objective=final: callbacks are not called after the final",
+                "cannot log Mine/evaluation",
+            ],
+        ),
         (["exp=ppo", LR, "evaluation.every=100000000"], ["evaluation.every", "would have no value to optimize"]),
     ],
 )
-def test_check_plan_refuses_mistake(overrides: list[str], messages: list[str]) -> None:
+def test_check_plan_refuses_mistake(overrides: list[str], messages: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    if CALLBACKS in overrides:
+        monkeypatch.setenv("SHEPHERD_PLUGINS", "tests.probes.callbacks")
     error = error_of(*overrides)
     assert all(message in error for message in messages), error
+
+
+def test_check_plan_accepts_metric_of_callback(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHEPHERD_PLUGINS", "tests.probes.callbacks")
+    first, _ = check_plan(plan(["exp=ppo", LR, "sweep.metric=Mine/evaluation", CALLBACKS]))
+    assert first.callbacks
 
 
 def test_change_refuses_settings_that_affect_trials() -> None:

@@ -158,6 +158,34 @@ def test_trial_run_value_reads_number_from_info(tmp_path: Path) -> None:
         training.value(SweepConfig(metric="lost"), PACE)
 
 
+def test_metric_of_callback_judges_trials(tmp_path: Path) -> None:
+    def logged(method: str, steps: int, **values: float) -> dict[str, Any]:
+        return {"kind": "callback", "policy_steps": steps, "method": method, "values": {"Mine/best": 9.0} | values}
+
+    def evaluated(steps: int) -> dict[str, Any]:
+        greedy = {"mean": 5.0, "returns": [5.0]}
+        return {"kind": "evaluation", "policy_steps": steps, "final": False, "greedy": greedy}
+
+    best = "Mine/best"
+    events = [
+        logged("on_checkpoint", 1000),
+        evaluated(1000),
+        logged("on_evaluation", 1000, **{best: 0.5}),
+        evaluated(2000),
+        logged("on_evaluation", 2000, **{best: 1.5}),
+        logged("on_evaluation", 2000, **{best: 1.5}),  # after a kill, a call happens again
+        evaluated(3000),  # killed before the call
+        logged("on_end", 3000),
+    ]
+    training = TrialRun(tmp_path, ())
+    training.run.events.write_text("".join(json.dumps({"time": 0.0, **event}) + "\n" for event in events))
+    config = SweepConfig(metric=best, objective="all")
+    assert training.evaluations(config.quantity) == [(1000, 0.5), (2000, 1.5)]
+    assert training.value(config, PACE) == 1.0
+    with pytest.raises(RunError, match=r"no evaluation with Mine/bst in info or from a callback"):
+        training.value(SweepConfig(metric="Mine/bst"), PACE)
+
+
 def test_check_plan_notes_iterations_longer_than_evaluation_interval() -> None:
     wide = ["env.num_envs=choice(4,32)", "algo.rollout_steps=choice(16,128)", "algo.total_steps=16384"]
     pace = check_plan(plan(["exp=ppo", *wide])).pace
