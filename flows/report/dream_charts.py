@@ -102,7 +102,8 @@ def draw_curves(dreams: Dream, spec: EnvSpec) -> Picture:
         name: [(a[:length], TRUTH, dreams.there), (b[:length], MODEL, dreams.there)] for name, (a, b) in rows.items()
     }
     if dreams.disagreement is not None:
-        drawn["disagreement"] = [(dreams.disagreement[:length], MODEL, dreams.there)]
+        steps = dreams.there & ~np.isnan(dreams.disagreement)
+        drawn["disagreement"] = [(dreams.disagreement[:length], MODEL, steps)]
     return _panels(drawn, names, "time step", min(dreams.seen, length))
 
 

@@ -43,7 +43,8 @@ class Dream:
         own: predictions for imagined trajectories [H+1, N] with actions of the policy instead of recorded ones. They
             start from the last time step that the model observes, and the actions are the most likely ones.
         disagreement: [L, N]; how much Plan2Explore's ensemble disagrees about the outcome of each recorded step, if the
-            model observes all time steps before it. None if the learner has no ensemble.
+            model observes all time steps before it. NaN in the last row of an episode, after which there is no step.
+            None if the learner has no ensemble.
     """
 
     truth: ModelPrediction
@@ -161,4 +162,7 @@ def look(model: LoadedWorldModel, rows: Mapping[str, np.ndarray], there: np.ndar
     predicted, continues = model.decode(whole), (~rows["terminated"]).astype(np.float32)
     truth = ModelPrediction({key: obs[key] for key in predicted.obs}, rows["reward"], continues, None)
     own_prediction = model.decode(dreamed)
-    return Dream(truth, predicted, SEEN, there, own_prediction, model.disagree(observed, rows["action"]))
+    disagreement = model.disagree(observed, rows["action"])
+    if disagreement is not None:
+        disagreement = np.where(rows["terminated"] | rows["truncated"], np.nan, disagreement)
+    return Dream(truth, predicted, SEEN, there, own_prediction, disagreement)

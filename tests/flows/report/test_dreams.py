@@ -173,10 +173,17 @@ def test_picture_dreams_plots_vector_observations(tmp_path: Path, monkeypatch: p
         prediction._replace(obs={"state": prediction.obs["state"]})
         for prediction in (example.truth, example.model, example.own)
     )
-    dream = Dream(truth, model, example.seen, example.there, own)
+    disagreement = np.arange(STEPS)[:, None] + np.ones(SEQUENCES)
+    disagreement[19, 5] = np.nan  # no step after the last row of the episode
+    dream = Dream(truth, model, example.seen, example.there, own, disagreement)
     monkeypatch.setattr(dreams, "dream", lambda *arguments: dream)
     monkeypatch.setattr(dream_charts, "_draw", lambda canvas: (figures.append(canvas.figure), draw(canvas))[1])
     assert picture_dreams(run, Path("unused")) == ["media/dream_curves.png", "media/dream_policy.png"]
+    lines = next(axes.lines for axes in figures[0].axes if axes.get_ylabel() == "disagreement")
+    for n in range(SEQUENCES):
+        shown = 1.0 + np.arange(STEPS)
+        shown[19 if n == 5 else STEPS :] = np.nan  # the last sequence has 20 rows
+        np.testing.assert_allclose(lines[n].get_ydata(), shown)
     curves = {axes.get_ylabel(): axes.lines for axes in figures[1].axes}
     expected = {"state 0": own.obs["state"][..., 0], "state 1": own.obs["state"][..., 1]}
     expected |= {"reward": own.reward, "value": own.value, "P(continue)": own.continues}
