@@ -58,8 +58,17 @@ class SourceRules(Protocol):
         """
         ...
 
-    def list_changes(self, config: AlgorithmConfig, algo: Mapping[str, Any]) -> list[str]:
-        """Return notices about keys that differ from those of the other run; the arguments are those of `check`."""
+    def list_changes(self, config: RunConfig, algo: Mapping[str, Any], env: Mapping[str, Any]) -> list[str]:
+        """Return notices about keys that differ from those of the other run.
+
+        Args:
+            config: config of this run.
+            algo: group `algo` of the other run's config, as nested dicts.
+            env: group `env` of the other run's config, as nested dicts; {} if it is not known.
+
+        Returns:
+            The notices, each of which is a sentence.
+        """
         ...
 
 

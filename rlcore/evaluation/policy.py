@@ -62,12 +62,14 @@ class Source(NamedTuple):
         parts: name of a component of the learner -> its state_dict.
         place: path of the checkpoint or folder, for error messages.
         files: names of the files with the description, for error messages.
+        env: group `env` of the run's config, as nested dicts; None if the source is not the checkpoint of a run.
     """
 
     description: dict[str, Any]
     parts: dict[str, Any]
     place: str
     files: str = "its files"
+    env: Mapping[str, Any] | None = None
 
 
 def load_policy(path: str | Path, seed: int = 0) -> LoadedPolicy:
@@ -136,7 +138,7 @@ def read_source(path: str | Path) -> Source:
     learning, bookkeeping = checkpoint.load(path)
     if "policy" not in bookkeeping:  # the checkpoint of a run, which has the description
         run = RunDirectory.of_checkpoint(path.resolve())
-        return Source(describe(run, path), learning["learner"], f"checkpoint {path}")
+        return Source(describe(run, path), learning["learner"], f"checkpoint {path}", env=run.read_config().get("env"))
     moment = {key: checkpoint.manifest(path)[key] for key in ("policy_steps", "digest")}
     with _explain_errors(f"checkpoint {path}", "its files"):
         return Source(bookkeeping["policy"] | moment, learning["learner"], f"checkpoint {path}")

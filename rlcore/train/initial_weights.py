@@ -61,7 +61,7 @@ def load_initial_weights(trainer: Trainer) -> None:
         refuse_other_run(config, source, trainer.envs.spec)
         log.info("%s", start_from(trainer.learner, source.parts, config.init_from))
         if rules := config.algo.fine_tunes:
-            for notice in rules.list_changes(config.algo, source.description.get("algo", {})):
+            for notice in rules.list_changes(config, source.description.get("algo", {}), source.env or {}):
                 log.warning("init_from=%s: %s", config.init_from, notice)
         trainer.learner.sync_weights(trainer.behavior_policy)
     if config.buffer.load_from:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -56,11 +57,22 @@ def test_finetuning_refuses_source_without_exploration_actor() -> None:
 
 
 def test_finetuning_reports_other_values_of_exploration() -> None:
-    algo = config("p2e_dv3_finetuning", gamma=0.5).algo
-    (notice,) = algo.fine_tunes.list_changes(algo, plain(config("p2e_dv3_exploration").algo))
-    assert "algo.gamma=0.996996996996997 (here 0.5)" in notice and "ensembles" not in notice
-    same_values = config("p2e_dv3_finetuning", learning_starts=40).algo
-    assert same_values.fine_tunes.list_changes(same_values, plain(config("p2e_dv3_exploration").algo)) == []
+    """Keys of the algorithm and of the environment; ids, frame stacks and keys without effect on learning are left out.
+
+    SheepRL silently uses the values of the exploration run for all of these.
+    """
+    run, source = config("p2e_dv3_finetuning", gamma=0.5), config("p2e_dv3_exploration", run_test=False, compile=True)
+    rules: Any = run.algo.fine_tunes
+    ours = dataclasses.replace(run.env, max_episode_steps=9, frame_stack=2, num_envs=1, sync_env=False)
+    env = plain(source.env) | {"action_repeat": 2, "clip_rewards": True}
+    (notice,) = rules.list_changes(dataclasses.replace(run, env=ours), plain(source.algo), env)
+    assert notice == (
+        "the exploration run had other values: algo.gamma=0.996996996996997 (here 0.5), env.action_repeat=2 (here 1), "
+        "env.clip_rewards=true (here false), env.max_episode_steps=12 (here 9)"
+    )
+    same_values = config("p2e_dv3_finetuning", learning_starts=40)
+    assert rules.list_changes(same_values, plain(source.algo), plain(source.env)) == []
+    assert rules.list_changes(same_values, plain(source.algo), {}) == []
 
 
 def test_build_refuses_fine_tuning_without_source() -> None:
@@ -68,12 +80,13 @@ def test_build_refuses_fine_tuning_without_source() -> None:
         build(config("p2e_dv3_finetuning").algo, "CartPole-v1", num_envs=1)
 
 
-def test_build_starts_fine_tuning_from_exploration_run(tmp_path: Path) -> None:
+def test_build_starts_fine_tuning_from_exploration_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A run stands for its newest checkpoint; a source of other sizes, or without the actor that acts, is refused."""
-    run = make_run(tmp_path / "exploring", "p2e_dv3_exploration")
+    run = make_run(tmp_path / "exploring", "p2e_dv3_exploration", env__action_repeat=2)
     advance(run, 20, 40)
     algo: Any = config("p2e_dv3_finetuning", learning_starts=40).algo
     trainer = build(algo, "CartPole-v1", num_envs=1, config={"init_from": str(run.path)})
+    assert "env.action_repeat=2 (here 1)" in caplog.text
     learner: Any = trainer.learner
     saved = checkpoint.load(run.checkpoints / "40")[0]["learner"]
     for part in ("agent", "critic", "target_critic", "moments", "actor_exploration"):

@@ -11,7 +11,8 @@ from rlcore.config.values import at, plain, spell
 from rlcore.errors import UserError
 
 if TYPE_CHECKING:
-    from rlcore.config.run import AlgorithmConfig
+    from rlcore.config.groups import EnvConfig
+    from rlcore.config.run import AlgorithmConfig, RunConfig
     from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
 
 # Last parts of the keys that change the networks of world model, actor or critic.
@@ -44,8 +45,10 @@ NETWORK_KEYS = frozenset(
         "use_continues",
     }
 )
-# Starts of the keys that depend on the phase, or have no effect in the fine-tuning phase.
+# Starts of the keys that depend on the phase, have no effect in fine-tuning, or do not change what is learned.
 PHASE_KEYS = (
+    "compile",
+    "run_test",
     "name",
     "total_steps",
     "learning_starts",
@@ -54,7 +57,8 @@ PHASE_KEYS = (
     "critics_exploration",
     "intrinsic_reward",
 )
-
+# Keys of the environment that `check` compares, or that do not change what a world model reads.
+OTHER_ENV_KEYS = frozenset({"id", "num_envs", "frame_stack", "frame_stack_dilation"})
 
 ACTOR = "actor_exploration"  # component of the learner
 
@@ -94,12 +98,13 @@ class ExplorationSource:
                 "one of its checkpoints, or set algo.player.actor_type=task"
             )
 
-    def list_changes(self, config: AlgorithmConfig, algo: Mapping[str, Any]) -> list[str]:
+    def list_changes(self, config: RunConfig, algo: Mapping[str, Any], env: Mapping[str, Any]) -> list[str]:
         """Return a notice about keys that differ from those of the exploration run and do not change the networks.
 
         The arguments are those of `SourceRules.list_changes`.
         """
-        others = [text for key, text in _differences(config, algo) if not key.startswith(PHASE_KEYS)]
+        others = [text for key, text in _differences(config.algo, algo) if not key.startswith(PHASE_KEYS)]
+        others += [text for key, text in _differences(config.env, env, "env.") if key not in OTHER_ENV_KEYS]
         return [f"the exploration run had other values: {', '.join(others)}"] if others else []
 
 
@@ -133,16 +138,18 @@ def _describe_action(action: ActionSpec) -> str:
     return f"{action.space} of {list(action.nvec)} choices from {list(action.start)}"
 
 
-def _differences(config: AlgorithmConfig, algo: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the keys with other values than in `algo`, with a text that has both values.
+def _differences(
+    config: AlgorithmConfig | EnvConfig, theirs: Mapping[str, Any], prefix: str = "algo."
+) -> list[tuple[str, str]]:
+    """Return the keys that affect learning and have other values than in `theirs`, with a text that has both values.
 
-    Keys that `algo` does not have are left out.
+    Keys that `theirs` does not have are left out. `prefix` is the dotted key of the group with a dot at its end.
     """
     absent, mine = object(), plain(config)
-    keys = [argument.key for argument in arguments(type(config))]
-    pairs = [(key, at(algo, key, absent), at(mine, key)) for key in keys]
+    keys = [argument.key for argument in arguments(type(config)) if argument.learning]
+    pairs = [(key, at(theirs, key, absent), at(mine, key)) for key in keys]
     return [
-        (key, f"algo.{key}={spell(old)} (here {spell(new)})")
+        (key, f"{prefix}{key}={spell(old)} (here {spell(new)})")
         for key, old, new in pairs
         if old is not absent and old != new
     ]
