@@ -17,8 +17,9 @@ import yaml
 
 from flows.config import mistakes as sentences
 from flows.config import yaml_files
+from flows.config.exploration_names import name_exploration_metrics, name_exploration_run
 from flows.config.overrides import ParsedOverrides, parse
-from flows.config.sheeprl_names import add_class_names, name_classes, name_exploration_run, names_class
+from flows.config.sheeprl_names import add_class_names, name_classes, names_class
 from rlcore import plugins
 from rlcore.algorithms import ALGORITHMS, refuse_unknown
 from rlcore.config.run import RunConfig
@@ -293,7 +294,7 @@ def _check(config: DictConfig, mistakes: Mistakes) -> tuple[RunConfig, dict[str,
         raise UserError(sentences.of_interpolation(error, config)) from None
     tree["plugins"] = plugins.list_named()  # includes the plugins that a config file names
     checked = None
-    for check in (name_exploration_run, sentences.refuse_absent_keys, name_classes):
+    for check in (name_exploration_run, name_exploration_metrics, sentences.refuse_absent_keys, name_classes):
         with mistakes.catch():
             check(tree)
     with mistakes.catch():

@@ -38,42 +38,7 @@ LOGGERS: dict[str, str] = NAMES["groups"]["metric.logger"]["classes"]
 NETWORKS: dict[str, str] = NAMES["networks"]
 MAKERS: list[str] = NAMES["groups"]["env.wrapper"]["classes"]
 SHEEPRL_RESTARTS = 2  # within 300 s, as in SheepRL's Dreamers
-EXPLORATION = "exploration_ckpt_path"
 MODEL_KEYS = ("model_name", "description", "tags")
-
-
-def name_exploration_run(tree: Tree) -> None:
-    """Replace SheepRL's keys for the exploration run of Plan2Explore by `init_from` and `buffer.load_from`.
-
-    Args:
-        tree: the config as nested dicts without interpolations; modified in place. The keys are replaced only if the
-            algorithm is the fine-tuning phase.
-
-    Raises:
-        UserError: `init_from` or `buffer.load_from` names another source, or no exploration run is given to load.
-    """
-    module = ALGORITHMS.get(str(at(tree, "algo.name")))
-    if module is None or not module.Config.fine_tunes:
-        return
-    run = at(tree, "checkpoint").pop(EXPLORATION, None)
-    loads = at(tree, "buffer").pop("load_from_exploration", None)
-    if run not in (None, "???") and tree.get("init_from") not in (None, run):
-        raise UserError(
-            f"checkpoint.{EXPLORATION}={spell(run)}: differs from init_from={spell(tree['init_from'])}; set one of them"
-        )
-    tree["init_from"] = tree.get("init_from") if run in (None, "???") else run
-    if loads not in (None, False, True):
-        raise UserError(f"buffer.load_from_exploration={spell(loads)}: must be true or false")
-    if loads and str(tree["init_from"]).startswith("models:"):
-        raise UserError(
-            f"buffer.load_from_exploration=true: the registered model {tree['init_from']} has no replay buffer; set "
-            f"checkpoint.{EXPLORATION} to the run, or leave it out"
-        )
-    if loads and at(tree, "buffer.load_from") not in (None, tree["init_from"]):
-        other = spell(at(tree, "buffer.load_from"))
-        raise UserError(f"buffer.load_from_exploration=true: differs from buffer.load_from={other}; set one of them")
-    if loads:
-        tree["buffer"]["load_from"] = tree["init_from"]
 
 
 def name_classes(tree: Tree) -> None:
