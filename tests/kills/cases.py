@@ -153,11 +153,16 @@ ALGORITHMS = {
     "p2e_dv2_exploration": DREAMER_V2 | PLAN2EXPLORE | {"algo": "p2e_dv2_exploration"},
     "p2e_dv3_exploration": DREAMER | PLAN2EXPLORE | {"algo": "p2e_dv3_exploration"},
     "p2e_dv3_5_exploration": DREAMER_V3_5 | PLAN2EXPLORE | {"algo": "p2e_dv3_5_exploration"},
+    "p2e_dv1_finetuning": DREAMER_V1 | PLAN2EXPLORE | {"algo": "p2e_dv1_finetuning"},
+    "p2e_dv2_finetuning": DREAMER_V2 | PLAN2EXPLORE | {"algo": "p2e_dv2_finetuning"},
     "p2e_dv3_finetuning": DREAMER | PLAN2EXPLORE | {"algo": "p2e_dv3_finetuning"},
+    "p2e_dv3_5_finetuning": DREAMER_V3_5 | PLAN2EXPLORE | {"algo": "p2e_dv3_5_finetuning"},
     "sac_ae": SAC_AE,
     "reinforce": REINFORCE,
 }
-SOURCES = {"p2e_dv3_finetuning": "p2e_dv3_exploration"}  # algorithm of the run from which another one starts
+SOURCES = {  # algorithm of the run from which another one starts
+    f"p2e_dv{version}_finetuning": f"p2e_dv{version}_exploration" for version in ("1", "2", "3", "3_5")
+}
 # Keys that an environment needs in addition to `LEARNING`: a custom class, engines of suites, and a game
 # on the engines of the tests.
 NEEDED = {
@@ -299,7 +304,10 @@ OTHERS = {
     "p2e_dv2_exploration": "CartPole-v1",
     "p2e_dv3_exploration": "Pendulum-v1",
     "p2e_dv3_5_exploration": "CartPole-v1",
+    "p2e_dv1_finetuning": "Pendulum-v1",
+    "p2e_dv2_finetuning": "CartPole-v1",
     "p2e_dv3_finetuning": "Pendulum-v1",
+    "p2e_dv3_5_finetuning": "CartPole-v1",
     "sac_ae": "known/Dot-v0",
     "sac": "Pendulum-v1",
     "droq": "Pendulum-v1",
