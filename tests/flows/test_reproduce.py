@@ -261,3 +261,25 @@ def test_restore_refuses_run_without_checkpoint(original: RunDirectory, tmp_path
     empty = new_run([*TINY, f"run_dir={tmp_path}/empty"])
     with pytest.raises(UserError, match="its event log has no checkpoint"):
         restore(str(empty.path))
+
+
+def test_reproduce_extended_run_with_callback(
+    original: RunDirectory, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from flows import train as training
+
+    plugin = "tests.probes.callbacks"
+    monkeypatch.setenv("SHEPHERD_PLUGINS", plugin)
+    run = RunDirectory(original.path.with_name("further"))
+    changes = ["algo.total_steps=1024", f"callbacks=[{plugin}:Recorder]", "model_manager.disabled=true"]
+    assert training.extend(str(original.path), [*changes, f"run_dir={run.path}"])["policy_steps"] == 1024
+    code, out, err = typed(capfd, str(run.path), "--json")
+    assert code == 0, err
+    result, again = json.loads(out), RunDirectory(run.path.with_name("further_again"))
+    assert result["identical"] is True and "no known differences from the original" in err
+    assert digests(again) == digests(run) and list(digests(run)) == [640, 768, 896, 1024]
+    origins = [each.read_identity()["extend_from"] for each in (run, again)]
+    assert origins[0]["run_id"] == original.read_identity()["run_id"]
+    assert origins[1] == {**origins[0], "given": origins[0]["path"]}
+    logged = [[e["values"] for e in read_events(each.events) if e["kind"] == "callback"] for each in (run, again)]
+    assert logged[0] == logged[1] and logged[0][-1] == {"Mine/end": 1}

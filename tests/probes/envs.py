@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import gymnasium
@@ -255,7 +256,15 @@ class Doors(gymnasium.Env):
         return {"state": state, "action_mask": mask}
 
 
-for kind in (Endless, Countdown, Windfall, Generous, Signal, Dot, Picture, Flash, Recall, Doors):
+class Rank(Countdown):
+    """`info` has the rank of the training process, and the number of the step: 1 to 5."""
+
+    def step(self, action: int) -> Any:
+        obs, reward, terminated, truncated, _ = super().step(action)
+        return obs, reward, terminated, truncated, {"rank": int(os.environ.get("LOCAL_RANK", "0")), "age": self.age}
+
+
+for kind in (Endless, Countdown, Windfall, Generous, Signal, Dot, Picture, Flash, Recall, Doors, Rank):
     gymnasium.register(f"known/{kind.__name__}-v0", entry_point=kind)
 
 

@@ -17,13 +17,15 @@ from flows.runs.create import new_run
 from flows.runs.extend import extended_run
 from flows.runs.params import follow_params
 from flows.stages.make_env import make_env
+from flows.sweeps.creating import check_plan
+from flows.sweeps.plan import plan
 from rlcore.config.learning_half import config_hash
 from rlcore.errors import UserError
 from rlcore.evaluation.policy import write_policy_folder
 from rlcore.optim.optimizer import Optimizer
 from rlcore.store import checkpoint, compare
 from rlcore.store.config_file import config_of
-from rlcore.store.directory import RunDirectory
+from rlcore.store.directory import RunDirectory, write_json
 from rlcore.store.events import read_events
 from rlcore.train.components import find_all
 from rlcore.train.resume import other_learning
@@ -255,3 +257,20 @@ def test_parameter_file_detects_changed_source(tmp_path: Path, ppo: RunDirectory
     assert follow_params(str(run.path), str(params), [], "train").read_identity()["run_id"] == first
     shutil.rmtree(source.checkpoints / "256")  # the newest one is now another
     assert follow_params(str(run.path), str(params), [], "train").read_identity()["run_id"] != first
+
+
+def test_sweep_refuses_source_whose_environment_needs_its_seed(
+    sources: dict[str, RunDirectory], tmp_path: Path
+) -> None:
+    repeated = start(new_run([*TYPED["ppo"], "algo.total_steps=256", f"run_dir={tmp_path / 'repeated'}"]))
+    write_json(repeated.card, repeated.read_card() | {"tier": "replay"})
+    train(repeated)
+
+    def check(source: RunDirectory) -> None:
+        typed = [line for line in TYPED["ppo"] if not line.startswith("group=")]
+        varied = ["algo.optimizer.lr=choice(1e-4,1e-3)", "sweep.budget=512", f"checkpoint.extend_from={source.path}"]
+        check_plan(plan([*typed, *varied, "sweep.confirm_seeds=0"]))
+
+    check(sources["ppo"])
+    with pytest.raises(UserError, match=r"^seed=\d+ .there 42.: cannot differ .* its state does not fit; .*init_from="):
+        check(repeated)
