@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from rlcore.store.directory import RunDirectory
 from rlcore.train.run_trainer import RunTrainer
 from tests.processes import NO_STORE, shepherd
@@ -29,7 +31,8 @@ PLUGIN = "tests.faults.faulty_envs"
 WORLD = "tests.probes.registered"  # a world model that is not in the registry
 EXAMPLES = ("examples.reinforce.reinforce", "examples.corridor.corridor")
 PROBES = "tests.probes.envs"
-PLUGINS = (PLUGIN, WORLD, PROBES, *EXAMPLES)
+CALLBACKS = "tests.probes.callbacks"
+PLUGINS = (PLUGIN, WORLD, PROBES, CALLBACKS, *EXAMPLES)
 ENVIRONMENTS = (
     "CartPole-v1",
     "Acrobot-v1",
@@ -218,8 +221,8 @@ class Case:
     Attributes:
         env_id: the environment.
         mode: "in-process", "subprocess", "native", "flow" (the whole command `shepherd train`), with "compiled" or
-            "two ranks" in addition or alone; "extended": it starts from the state of another run; "gpu" and "gpu,
-            compiled", which are not part of a soak.
+            "two ranks" in addition or alone; "extended": it starts from the state of another run; "callbacks": with a
+            callback that logs and one that changes training; "gpu" and "gpu, compiled", which are not part of a soak.
         algo: the algorithm.
     """
 
@@ -245,6 +248,11 @@ class Case:
         mode |= {"env__vectorization": "native"} if self.mode == "native" else {}
         mode |= {"fabric__devices": 2} if "two ranks" in self.mode else {}
         mode |= {"fabric__accelerator": "cuda"} if "gpu" in self.mode else {}
+        if "callbacks" in self.mode:
+            mode["callbacks"] = [
+                {"_target_": f"{CALLBACKS}:Recorder"},
+                {"_target_": f"{CALLBACKS}:Noise", "scale": 1e-3},
+            ]
         mode |= COMPILED if "compiled" in self.mode and self.algo == "ppo" else {}
         return ALGORITHMS[self.algo] | NEEDED.get(self.env_id, {}) | SCHEDULE | mode
 
@@ -254,7 +262,9 @@ class Case:
             importlib.import_module(plugin)
         if "flow" in self.mode:
             return RunDirectory(folder)
-        return prepare(folder, self.env_id, **self.settings() | self.source(folder.parent))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("SHEPHERD_PLUGINS", CALLBACKS)
+            return prepare(folder, self.env_id, **self.settings() | self.source(folder.parent))
 
     def source(self, home: Path) -> dict[str, str]:
         """Return keys of the run from which this run starts, a short one in `home`; {} if it starts from none."""
@@ -264,10 +274,11 @@ class Case:
         run = RunDirectory(home / "source")
         if not run.config.exists():
             algo = self.algo if extended else SOURCES[self.algo]
-            keys = Case(self.env_id, "in-process", algo).settings() | {"total_steps": 192}
+            mode = "callbacks" if "callbacks" in self.mode else "in-process"
+            keys = Case(self.env_id, mode, algo).settings() | {"total_steps": 192}
             trainer = RunTrainer(prepare(run.path, self.env_id, **keys))
             trainer.training.advance(192, lambda metrics: False)
-            trainer.save()
+            trainer.save(call=False)
             trainer.close()
         path = str(run.checkpoints / "192")
         if extended:
@@ -324,6 +335,7 @@ CASES += tuple(Case(env_id, mode) for mode in MODES[:2] for env_id in (*SUITES, 
 CASES += tuple(Case("batched/Pendulum-v1", "in-process", algo) for algo in ("sac", "dreamer_v3", "ppo_recurrent"))
 CASES += (Case("CartPole-v1", "native"), Case("CartPole-v1", "flow"), Case("LunarLander-v3", "flow"))
 CASES += (Case("CartPole-v1", "extended"), Case("Pendulum-v1", "extended", "sac"))
+CASES += (Case("CartPole-v1", "callbacks"), Case("Pendulum-v1", "extended, callbacks", "sac"))
 ON_GPU = (
     Case("CartPole-v1", "gpu"),
     Case("CartPole-v1", "gpu, compiled"),

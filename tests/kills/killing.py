@@ -28,6 +28,8 @@ from tests.kills.cases import Case
 from tests.kills.phases import phase_of_tree
 from tests.processes import environment, kill_all, orphans, processes, send
 
+# Kinds of events whose values must be equal. The log may have several equal events of callbacks.
+RECORDED = ("metrics", "evaluation", "baseline", "callback")
 WATCHED = Path(__file__).resolve().parent / "watched"
 GAP = 0.05  # seconds; about two iterations of these runs
 WRITING = 0.004  # seconds that one of their checkpoints takes
@@ -235,6 +237,18 @@ def same_bits(first: RunDirectory, second: RunDirectory) -> bool:
     return last[0].name == last[1].name and not list(compare.differences(*last))
 
 
+def callback_states(run: RunDirectory) -> Any:
+    """Return the states of the callbacks in the last checkpoint, without times and paths; {} if there are none."""
+    stored = checkpoint.load(checkpoint.resolve(run, "latest"))[1].get("callbacks", {}).get("states", {})
+    return _without_times(json.loads(json.dumps(stored).replace(str(run.path), "RUN")))
+
+
+def _without_times(state: Any) -> Any:
+    if isinstance(state, dict):
+        return {k: _without_times(v) for k, v in state.items() if k != "name" and not k.startswith("Time/")}
+    return [_without_times(value) for value in state] if isinstance(state, list) else state
+
+
 def same_record(first: RunDirectory, second: RunDirectory) -> bool:
     """Return whether two event logs have the same metric points and evaluations, except for times.
 
@@ -248,13 +262,17 @@ def _record(run: RunDirectory) -> dict[str, Any]:
     for line in run.events.read_bytes().split(b"\n")[:-1]:
         with contextlib.suppress(ValueError):  # torn by a kill, and completed by the newline of the next writer
             event = json.loads(line)
-            if event["kind"] not in ("metrics", "evaluation", "baseline"):
+            if event["kind"] not in RECORDED:
                 continue
-            point = json.dumps([event["kind"], event.get("policy_steps", 0), bool(event.get("final"))])
+            point = json.dumps(
+                [event["kind"], event.get("policy_steps", 0), bool(event.get("final")), event.get("method")]
+            )
             said = _timeless(event)
             assert told.setdefault(point, said) == said, f"{point} was told twice, and differently"
-    once = [e for e in read_events(run.events) if e["kind"] in ("metrics", "evaluation", "baseline")]
-    assert len(once) == len(told), "the log's reader tells a point twice, or leaves one out"
+    kinds = [kind for kind in RECORDED if kind != "callback"]
+    once = [e for e in read_events(run.events) if e["kind"] in kinds]
+    numbers = [point for point in told if json.loads(point)[0] in kinds]
+    assert len(once) == len(numbers), "the log's reader tells a point twice, or leaves one out"
     return told
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from flows.runs.create import change_run
 from rlcore.store.directory import RunDirectory
 from tests.kills.cases import Case, ordered
-from tests.kills.killing import finish, kill, run_to_end, same_bits, same_record
+from tests.kills.killing import callback_states, finish, kill, run_to_end, same_bits, same_record
 
 
 def check(env_id: str, modes: tuple[str, ...], home: Path, algo: str = "ppo") -> RunDirectory:
@@ -40,5 +40,6 @@ def check(env_id: str, modes: tuple[str, ...], home: Path, algo: str = "ppo") ->
         finish(run, cases[-1], home)
         assert same_bits(reference.run, run)
         assert same_record(reference.run, run)
+        assert callback_states(reference.run) == callback_states(run)
         if not any(owed.values()):  # otherwise it ended before its last moment
             return reference.run

@@ -7,11 +7,13 @@ Other algorithms are killed in soak tests, which kill every algorithm of `tests/
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from rlcore.algorithms import ALGORITHMS
+from tests.kills.killing import callback_states
 from tests.kills.sampled import check
 from tests.probes import world
 from tests.soaking import heavy, soak
@@ -28,6 +30,22 @@ def test_killed_extended_run_ends_in_same_bits(tmp_path: Path) -> None:
     run = check("Pendulum-v1", ("extended",), tmp_path, "sac")
     assert (tmp_path / "source/checkpoints/192").exists()
     assert run.read_config()["checkpoint"]["extend_from"] == str(tmp_path / "source/checkpoints/192")
+
+
+def test_killed_run_with_callbacks_ends_in_same_bits_and_states(tmp_path: Path) -> None:
+    run = check("CartPole-v1", ("callbacks",), tmp_path)
+    (state,) = callback_states(run).values()
+    # 60 iterations of 32 rows in two environments; a checkpoint contains the calls before its own `on_checkpoint`.
+    kinds = Counter(kind for kind, *_ in state["calls"])
+    assert kinds["iteration"] == state["calls"][-1][1] > 20
+    assert kinds["checkpoint"] >= 9 and kinds["evaluation"] >= 3
+
+
+@soak
+def test_killed_extended_run_with_callbacks_ends_in_same_bits_and_states(tmp_path: Path) -> None:
+    run = check("Pendulum-v1", ("extended, callbacks",), tmp_path, "sac")
+    (state,) = callback_states(run).values()
+    assert ["iteration", 1, 2] in state["calls"]  # of the source
 
 
 @soak

@@ -196,3 +196,41 @@ def test_failed_trial_reports_message_and_sweep_continues(site: Path) -> None:
     by_value = {trial["params"]["algo.optimizer.lr"]: trial for trial in status(site, name)["trials"]}
     assert by_value[1e-3]["state"] == "complete" and status(site, name)["best"] == by_value[1e-3]
     assert by_value[1e30]["state"] == "fail" and "not finite" in by_value[1e30]["sentence"]
+
+
+GRID = ["algo.optimizer.lr=choice(1e-4,1e-3)", "sweep.sampler=grid", "sweep.workers=2", "evaluation.final_episodes=2"]
+PROBES = {"SHEPHERD_PLUGINS": "tests.probes.envs,tests.probes.callbacks"}
+
+
+def start_with_plugins(home: Path, *words: str) -> tuple[int, str]:
+    return end(start(home, "sweep", *words, *GRID, **NO_STORE, **standing_api(), **PROBES))
+
+
+def test_sweep_extends_run_and_maximizes_metric_of_callback(undisturbed: Path) -> None:
+    """All trials start from a trial of another sweep. The callback logs the number of evaluations so far."""
+    source = runs(undisturbed, WHOLE)["trial_0000"]
+    own = [f"algo.rollout_steps={source.read_config()['algo']['rollout_steps']}", "sweep.budget=3072"]
+    extends = f"checkpoint.extend_from={source.path}"
+    judged = ["callbacks=[tests.probes.callbacks:Recorder]", "sweep.metric=Mine/evaluation", "sweep.objective=all"]
+    name = ["sweep.name=further", "sweep.confirm_seeds=0"]
+    code, output = start_with_plugins(undisturbed, *TINY, *own, extends, *judged, *name)
+    assert code == 0, output
+    for trial in status(undisturbed, "further")["trials"]:
+        run = runs(undisturbed, "further")[f"trial_{trial['number']:04d}"]
+        origin = run.read_identity()["extend_from"]
+        assert (origin["run_id"], origin["policy_steps"]) == (source.read_identity()["run_id"], 2048)
+        evaluations = count(run, "evaluation")
+        assert evaluations >= 4 and trial["value"] == (evaluations + 1) / 2  # the mean of 1, 2, ...
+        assert trial["state"] == "complete" and run.read_summary()["policy_steps"] == 3072
+
+
+def test_sweep_maximizes_number_from_info(undisturbed: Path) -> None:
+    """Each episode has the numbers 1 to 5, whose mean is 3."""
+    env = ["env.id=known/Rank-v0", "env.info_keys=[age]", "algo.total_steps=512", "sweep.metric=age"]
+    code, output = start_with_plugins(undisturbed, *TINY, *env, "sweep.name=aged", "sweep.confirm_seeds=1")
+    assert code == 0, output
+    found = status(undisturbed, "aged")
+    assert [(trial["state"], trial["value"]) for trial in found["trials"]] == [("complete", 3.0)] * 2
+    assert found["confirmed"]["values"] == {"winner": [3.0], "default": [3.0]}
+    page = (undisturbed / "runs/sweeps/aged/report.html").read_text()
+    assert "the mean age of the greedy policy" in page
