@@ -208,8 +208,8 @@ def test_train_refuses_masks_with_own_distribution(
     env = ["env.id=Taxi-v4", "env.action_mask_from_info=true"]
     assert main(["train", "exp=ppo", *SMALL[:2], *env, f"plugins=[{OWN}]", f"distribution.type={OWN}:Laplace"]) == 2
     sentence = (
-        f"distribution.type={OWN}:Laplace: your own distribution does not receive the action masks (action_mask) of "
-        "Taxi-v4; set algo.action_masks=false, or distribution.type=auto"
+        f"distribution.type={OWN}:Laplace: the class does not receive the action masks (action_mask) of Taxi-v4; give "
+        "its constructor the argument `allowed`, set algo.action_masks=false, or distribution.type=auto"
     )
     assert sentence in " ".join(capsys.readouterr().err.split())
     assert list(tmp_path.iterdir()) == []
@@ -225,6 +225,34 @@ def test_loaded_policy_needs_plugin_of_model(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setenv(plugins.VARIABLE, "")
     with pytest.raises(UserError, match=rf"plugins=\[{OWN}\]: this run or model needs the plugin"):
         load_policy(path)
+
+
+MASKED = ["exp=ppo", "env=batched", "env.id=Maze", f"env.wrapper._target_={OWN}.Maze", *SMALL, f"plugins=[{OWN}]"]
+
+
+def test_own_distribution_obeys_masks_like_built_in_one() -> None:
+    """The distribution of the probe does not use the code of the built-in one, but must give the same update."""
+    own, built_in = (Trainer(compose([*MASKED, f"distribution.type={of}"])[0]) for of in (f"{OWN}:Choices", "auto"))
+    for one in (own, built_in):
+        for _ in range(3):  # the environment refuses forbidden actions
+            one.collect()
+            one.update()
+    weights, expected = (dict(one.learner.agent.named_parameters()) for one in (own, built_in))
+    for name, value in expected.items():
+        torch.testing.assert_close(weights[name], value, rtol=1e-4, atol=1e-6)
+    assert own.evaluate(4)["returns"] == built_in.evaluate(4)["returns"]
+
+
+@pytest.mark.parametrize("check", conformance.DISTRIBUTION_CHECKS, ids=lambda check: check.__name__)
+def test_masked_distribution_passes_conformance(check: Callable[[RunConfig], None]) -> None:
+    check(compose([*MASKED, f"distribution.type={OWN}:Choices"])[0])
+
+
+def test_loaded_policy_with_own_distribution_obeys_masks(tmp_path: Path) -> None:
+    training = Trainer(compose([*MASKED, f"distribution.type={OWN}:Choices"])[0])
+    mask = torch.eye(4)[torch.arange(8) % 4]  # one allowed action each
+    obs = {"state": torch.randn(8, 1).numpy(), "action_mask": mask.numpy().astype("float32")}
+    assert load_policy(training.save(tmp_path)).predict(obs).tolist() == [0, 1, 2, 3] * 2
 
 
 @pytest.mark.parametrize("check", conformance.DISTRIBUTION_CHECKS, ids=lambda check: check.__name__)

@@ -5,8 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import torch
+from gymnasium import spaces
 from torch import Tensor, nn
+
+from rlcore.envs.batched.env import BatchedEnv
 
 
 class Net(nn.Module):
@@ -99,6 +103,54 @@ class Laplace:
 
     def entropy(self) -> Tensor:
         return (1 + (2 * self.scale).log()).sum(-1)
+
+
+class Choices:
+    """Categorical distribution over allowed choices, by renormalized probabilities."""
+
+    noise = "exponential"
+    noise_size = staticmethod(lambda action_spec: action_spec.nvec[0])
+    parameter_size = noise_size
+
+    def __init__(self, features: Tensor, model: nn.Module, action_spec: Any, allowed: Tensor | None = None) -> None:
+        p = features.softmax(-1) * (1 if allowed is None else allowed)
+        self.p = p / p.sum(-1, keepdim=True)
+
+    def sample(self, noise: Tensor) -> Tensor:
+        return (self.p / noise.clamp(min=1e-30)).argmax(-1, keepdim=True)
+
+    def mode(self) -> Tensor:
+        return self.p.argmax(-1, keepdim=True)
+
+    def logprob(self, action: Tensor) -> Tensor:
+        return self.p.gather(-1, action).squeeze(-1).log()
+
+    def entropy(self) -> Tensor:
+        return torch.distributions.Categorical(probs=self.p, validate_args=False).entropy()
+
+
+class Maze(BatchedEnv):
+    """Four actions, of which one is forbidden at each step; a forbidden one gives a reward that is not finite."""
+
+    observation_space = spaces.Dict(
+        {"state": spaces.Box(-9, 9, (1,), np.float32), "action_mask": spaces.Box(0, 1, (4,), np.float32)}
+    )
+    action_space = spaces.Discrete(4)
+    max_episode_steps = 12
+
+    def reset(self, config: Any) -> dict[str, Tensor]:
+        self.state = {"closed": self.random.integers(4), "place": self.random.uniform(-1.0, 1.0)}
+        return self._obs()
+
+    def step(self, action: Tensor) -> Any:
+        forbidden = action == self.state["closed"]
+        reward = torch.where(forbidden, torch.nan, (action - 1.5) * self.state["place"])
+        self.state = {"closed": self.random.integers(4), "place": self.random.uniform(-1.0, 1.0)}
+        return self._obs(), reward, torch.zeros_like(forbidden)
+
+    def _obs(self) -> dict[str, Tensor]:
+        mask = torch.arange(4, device=self.device) != self.state["closed"][:, None]
+        return {"state": self.state["place"][:, None], "action_mask": mask.float()}
 
 
 class LogprobWithoutScale(Laplace):

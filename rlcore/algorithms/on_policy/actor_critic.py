@@ -12,7 +12,6 @@ from rlcore.algorithms.on_policy.config import OnPolicyConfig
 from rlcore.algorithms.on_policy.own_distribution import OwnHead
 from rlcore.algorithms.on_policy.own_model import OwnModel
 from rlcore.algorithms.on_policy.own_network import Settings
-from rlcore.errors import UserError
 from rlcore.functional.distributions import Policy
 from rlcore.functional.noise import Noise
 from rlcore.nn.action_masks import Masks
@@ -78,13 +77,9 @@ class ActorCritic(nn.Module):
         if ":" not in distribution:
             kind = CompositeHead if spec.action.parts else PolicyHead
             return kind(features, spec.action, distribution, config.actor, rng)
-        if self.masks:
-            raise UserError(
-                f"distribution.type={distribution}: your own distribution does not receive the action masks "
-                f"({', '.join(self.masks)}) of {spec.id}; set algo.action_masks=false, or distribution.type=auto"
-            )
         model = self if self.model is None else self.model.net
-        head = OwnHead(features, spec.action, distribution, config.actor, rng, model)
+        masked_by = spec if self.masks else None
+        head = OwnHead(features, spec.action, distribution, config.actor, rng, model, masked_by)
         head.check(torch.zeros(2, features))
         return head
 
