@@ -9,7 +9,7 @@ from typing import Any
 
 from flows.runs.env_card import write_card
 from flows.runs.listeners import announce
-from rlcore.envs.card import card_key, environment_card
+from rlcore.envs.card import card_once, environment_card
 from rlcore.errors import EnvironmentFault, UserError
 from rlcore.store.config_file import config_of
 from rlcore.store.directory import RunDirectory
@@ -42,12 +42,4 @@ def measure_once(run: RunDirectory) -> dict[str, Any]:
 
     It is measured once per process, and again if something changes on which it depends.
     """
-    config = config_of(run)
-    key = card_key(config.env)
-    card = _measured.get(key) or measure(run)
-    if key is not None:
-        _measured[key] = card
-    return card
-
-
-_measured: dict[str | None, dict[str, Any]] = {}
+    return card_once(config_of(run).env, lambda: measure(run))

@@ -8,6 +8,7 @@ played with random actions.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import hashlib
 import importlib.metadata
@@ -103,6 +104,33 @@ def environment_card(config: EnvConfig | EnvSettings) -> dict[str, Any]:
         },
     }
     return json.loads(json.dumps(card, allow_nan=False))  # lists instead of tuples, as in a card read from a file
+
+
+@user_code()
+def card_once(config: EnvConfig | EnvSettings, measure: Callable[[], dict[str, Any]] | None = None) -> dict[str, Any]:
+    """Return the environment card; it is measured once per process, and again if something changes that it depends on.
+
+    Args:
+        config: config group `env`, or `EnvSettings` created from it.
+        measure: function that measures the card; None: `environment_card`.
+
+    Returns:
+        A copy of the card. It is not stored if `card_key` has no key for the environment.
+
+    Raises:
+        UserError: As `environment_card`.
+        EnvironmentFault: As `environment_card`.
+    """
+    key = card_key(config)
+    card = None if key is None else _MEASURED.get(key)
+    if card is None:
+        card = environment_card(config) if measure is None else measure()
+        if key is not None:
+            _MEASURED[key] = card
+    return copy.deepcopy(card)
+
+
+_MEASURED: dict[str, dict[str, Any]] = {}
 
 
 @user_code()

@@ -27,7 +27,7 @@ from rlcore.config.run import RunConfig
 from rlcore.data.dataset import as_collected, as_dataset
 from rlcore.data.replay import Replay
 from rlcore.data.rollout import Rollout
-from rlcore.envs.card import environment_card
+from rlcore.envs.card import card_once
 from rlcore.envs.vector.choose import check_batched_options, refuse_foreign_vector
 from rlcore.errors import UserError
 from rlcore.evaluation import datasets
@@ -132,10 +132,10 @@ class Trainer(TrainingLoop):
 
     @property
     def card(self) -> dict[str, Any]:
-        """Environment card of the config's environment. If the constructor got none, it is measured at first access."""
+        """Environment card of the config's environment; measured once per process, if the constructor got none."""
         if self._card is None:
             with keeping_switches():
-                self._card = environment_card(self.config.env)
+                self._card = card_once(self.config.env)
         return self._card
 
     # Iterations -------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import gymnasium
 import pytest
 
 from rlcore.config.groups import EnvConfig
-from rlcore.envs.card import card_key, environment_card, readable_card, source_files, time_limit
+from rlcore.envs.card import card_key, card_once, environment_card, readable_card, source_files, time_limit
 from rlcore.envs.make import EnvSettings, make
 from rlcore.errors import EnvironmentFault
 from rlcore.evaluation.evaluation import evaluate_agent
@@ -101,6 +101,27 @@ def test_card_key_is_none_without_source_file() -> None:
     gymnasium.register("Anonymous-v0", env)
     try:
         assert key("Anonymous-v0") is None
+    finally:
+        gymnasium.registry.pop("Anonymous-v0")
+
+
+def test_card_once_measures_again_after_change_of_sources(package: Path) -> None:
+    measured = [{"tier": "snapshot", "findings": []}, {"tier": "replay", "findings": []}]
+    settings, left = EnvSettings("Own-v0"), iter(measured)
+    first = card_once(settings, lambda: next(left))
+    first["findings"].append("changed by the caller")
+    assert card_once(settings, lambda: next(left)) == measured[0] == {"tier": "snapshot", "findings": []}
+    (package / "own.py").write_text(MODULE + "# changed\n")
+    assert card_once(settings, lambda: next(left)) == measured[1]
+
+
+def test_card_once_measures_each_time_without_source_file() -> None:
+    gymnasium.register("Anonymous-v0", type("Anonymous", (gymnasium.Env,), {"__module__": "nowhere"}))
+    try:
+        assert [card_once(EnvSettings("Anonymous-v0"), lambda tier=tier: {"tier": tier}) for tier in "ab"] == [
+            {"tier": "a"},
+            {"tier": "b"},
+        ]
     finally:
         gymnasium.registry.pop("Anonymous-v0")
 
