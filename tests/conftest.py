@@ -54,7 +54,11 @@ if "TESTS_SHARED" not in os.environ:
     Path(_shared.name, "gitconfig").write_text("[safe]\n    directory = *\n")
     os.mkfifo(f"{_shared.name}/session")
     _session = os.open(f"{_shared.name}/session", os.O_RDWR)  # read by processes that must end with the session
-os.environ |= {"GIT_CONFIG_GLOBAL": f"{os.environ['TESTS_SHARED']}/gitconfig", "GIT_CONFIG_SYSTEM": os.devnull}
+os.environ |= {
+    "GIT_CONFIG_GLOBAL": f"{os.environ['TESTS_SHARED']}/gitconfig",
+    "GIT_CONFIG_SYSTEM": os.devnull,
+    "TORCHINDUCTOR_CACHE_DIR": f"{os.environ['TESTS_SHARED']}/inductor",  # precompiled headers take seconds
+}
 
 
 # Files that take minutes, the longest first: if one began last, all other test workers would wait for it.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,9 +19,8 @@ pytestmark = [heavy, pytest.mark.slow]
 
 
 @pytest.fixture(autouse=True)
-def kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+def kernels(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Return the graphs that were fused."""
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     graphs, fuse = list[Any](), fused_scan.fuse
 
     def record_graph(graph: Any, example: Any) -> Any:
