@@ -81,6 +81,11 @@ class Sources:
             yield from (".".join(parts[: i + 1]) for i in range(len(parts)))
 
     @functools.cache  # noqa: B019 - one instance for a test
+    def imported(self, module: str) -> tuple[str, ...]:
+        """Return the modules that the statements at the top of a module import, with their parent packages."""
+        return tuple(name for statement in at_top(self.tree(module)) for name in self.names(module, statement))
+
+    @functools.cache  # noqa: B019 - one instance for a test
     def loads(self, module: str) -> frozenset[str]:
         """Return our modules and the heavy libraries that importing a module loads."""
         found, waiting = set(), [module]
@@ -90,8 +95,7 @@ class Sources:
                 continue
             if name in self.files:
                 found.add(name)
-                for statement in at_top(self.tree(name)):
-                    waiting.extend(self.names(name, statement))
+                waiting.extend(self.imported(name))
             elif name in HEAVY:
                 found.add(name)
         return frozenset(found)
