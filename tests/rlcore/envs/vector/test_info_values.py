@@ -73,7 +73,8 @@ def test_episodes_have_means_and_last_values(sync_env: bool) -> None:
 @pytest.mark.parametrize("sync_env", [True, False])
 def test_statistics_of_running_episodes_are_saved(tier: str, sync_env: bool) -> None:
     """At every moment: with ended episodes that were not read, in the middle of an episode, and before a reset."""
-    for moment in range(1, 9):
+    # Worker processes start slowly: only the moment with ended episodes and a first step of the next ones.
+    for moment in range(1, 9) if sync_env else [5]:
         whole, part, resumed = (envs_of(tier=tier, sync_env=sync_env, drawn=True) for _ in range(3))
         for envs in (whole, part):
             envs.reset()
@@ -86,8 +87,6 @@ def test_statistics_of_running_episodes_are_saved(tier: str, sync_env: bool) -> 
         assert len(ended) > 4 and any(e.info for e in ended)
         for envs in (whole, part, resumed):
             envs.close()
-        if not sync_env and moment == 3:
-            return  # worker processes start slowly; these moments have an ended episode and its reset
 
 
 def test_state_without_a_key_starts_it_in_the_running_episode() -> None:
