@@ -46,9 +46,26 @@ STEPS = 24  # more than the 16 frames of the window
 Client = Callable[[dict[str, Any]], tuple[int, Any]]
 
 
+class Policies(dict[str, LoadedPolicy]):
+    """Preset -> policy of a short run, which is trained and registered at the first access.
+
+    The run is the champion of the model with the preset's name.
+
+    Args:
+        folder: folder of the runs.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.folder = folder
+
+    def __missing__(self, preset: str) -> LoadedPolicy:
+        self[preset] = flows.load_policy(registered(preset, self.folder).path)
+        return self[preset]
+
+
 @pytest.fixture(scope="module")
-def policies(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, LoadedPolicy]]:
-    """Preset -> policy of a short run, which is registered as the champion of the model with the preset's name."""
+def policies(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Policies]:
     folder = tmp_path_factory.mktemp("runs")
     with pytest.MonkeyPatch.context() as patched:
         patched.chdir(EXAMPLE)
@@ -57,7 +74,7 @@ def policies(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[d
         patched.setenv("SHEPHERD_SEARCH_PATH", "conf")
         patched.setenv(plugins.VARIABLE, "algotrading")
         evaluations(patched, lambda digest, episode: 100.0 + episode % 3)
-        yield {preset: flows.load_policy(registered(preset, folder).path) for preset in PRESETS}
+        yield Policies(folder)
         sys.modules.pop("algotrading", None)
 
 
@@ -114,8 +131,9 @@ def actions_in_python(policy: LoadedPolicy) -> list[list[int]]:
 
 
 @pytest.fixture
-def client(request: pytest.FixtureRequest, policies: dict[str, LoadedPolicy]) -> Client:
+def client(request: pytest.FixtureRequest, policies: Policies) -> Client:
     """Client of MLflow's scoring server with the model of `shepherd serve`, in this process."""
+    assert policies[request.param]  # registered now, if no other test has used it
     from mlflow.pyfunc import load_model, scoring_server
     from starlette.testclient import TestClient
 
@@ -132,7 +150,7 @@ def client(request: pytest.FixtureRequest, policies: dict[str, LoadedPolicy]) ->
 
 
 @pytest.mark.parametrize(("client", "preset"), [(name, name) for name in PRESETS], indirect=["client"])
-def test_served_actions_match_policy_in_python(client: Client, preset: str, policies: dict[str, LoadedPolicy]) -> None:
+def test_served_actions_match_policy_in_python(client: Client, preset: str, policies: Policies) -> None:
     policy = policies[preset]
     expected = actions_in_python(policy)
     assert actions_of_server(policy, client) == expected
@@ -141,7 +159,7 @@ def test_served_actions_match_policy_in_python(client: Client, preset: str, poli
     assert policy.signature.by_name and bool(policy.signature.carry) == (preset != "ppo_trading")
 
 
-def test_window_of_served_policy_starts_with_episode(policies: dict[str, LoadedPolicy]) -> None:
+def test_window_of_served_policy_starts_with_episode(policies: Policies) -> None:
     """The frames of the window are built by hand: newest last, zeros before the start of an episode."""
     policy = policies["ppo_trading_transformer"]
     agent, rows, expected = policy.agent, [], []
@@ -196,9 +214,10 @@ def test_recurrent_policy_reports_missing_carry(client: Client) -> None:
 
 
 @always
-def test_mlflow_serves_policy_of_plugin(policies: dict[str, LoadedPolicy], tmp_path: Path) -> None:
+def test_mlflow_serves_policy_of_plugin(policies: Policies, tmp_path: Path) -> None:
     """`mlflow models serve` runs elsewhere, with the code that is stored with the model."""
     preset, port = "ppo_trading_transformer", free_port()
+    policy = policies[preset]
     command = [sys.executable, "-m", "mlflow", "models", "serve", "-m", f"models:/{preset}@champion"]
     variables = os.environ | {"PYTHONPATH": "", "MLFLOW_TRACKING_URI": tracking_uri(), plugins.VARIABLE: "algotrading"}
     with open(tmp_path / "log", "wb") as log:
@@ -225,7 +244,6 @@ def test_mlflow_serves_policy_of_plugin(policies: dict[str, LoadedPolicy], tmp_p
             except urllib.error.HTTPError as error:
                 return error.code, json.load(error)
 
-        policy = policies[preset]
         assert actions_of_server(policy, ask) == actions_in_python(policy)
     finally:
         os.killpg(server.pid, signal.SIGTERM)

@@ -6,7 +6,6 @@ import json
 import shutil
 import signal
 import sqlite3
-import textwrap
 import threading
 import time
 import tracemalloc
@@ -66,33 +65,36 @@ def expected(first: int, last: int) -> dict[tuple[str, int], list[float]]:
 def mirrored(home: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, RunDirectory]:
     """Runs whose logs are copied to MLflow at the same time, before its database exists.
 
-    Two runs are copied by one process each, one by three processes, and one by a process that is killed.
+    Two runs are copied by one process each, and one by three processes.
     """
     (home / ".shepherd" / "mlflow.db").unlink(missing_ok=True)
     folder = tmp_path_factory.mktemp("mirrored")
-    runs = {name: synthetic_run(folder / name, name) for name in ("a", "b", "together", "killed")}
+    runs = {name: synthetic_run(folder / name, name) for name in ("a", "b", "together")}
     for run in runs.values():
         train_a_while(run, 0, 1000)
-    once = {
-        name: f"from flows.tracking import mirror; assert mirror.main([{str(run.path)!r}]) == 0"
-        for name, run in runs.items()
-    }
-    dies = """
-        import os, signal
-        from flows.tracking import mlflow_points
-        mlflow_points.BATCH_ROWS = 7
-        insert, calls = mlflow_points._insert, []
-        def insert_then_die(database, run_id, batch):
-            insert(database, run_id, batch)
-            calls.append(batch)
-            if len(calls) == 2:
-                os.kill(os.getpid(), signal.SIGKILL)
-        mlflow_points._insert = insert_then_die
-    """
-    killed = textwrap.dedent(dies) + once["killed"]
-    programs = [once["a"], once["b"], *[once["together"]] * 3, killed]
-    assert at_once("import mlflow, flows.tracking.mirror", *programs) == [0] * 5 + [-signal.SIGKILL]
+    programs = [copying(runs["a"]), copying(runs["b"]), *[copying(runs["together"])] * 3]
+    assert at_once(IMPORTS, *programs) == [0] * 5
     return runs
+
+
+IMPORTS = "import mlflow, flows.tracking.mirror"
+DIES_AFTER_TWO_BATCHES = """
+import os, signal
+from flows.tracking import mlflow_points
+mlflow_points.BATCH_ROWS = 7
+insert, calls = mlflow_points._insert, []
+def insert_then_die(database, run_id, batch):
+    insert(database, run_id, batch)
+    calls.append(batch)
+    if len(calls) == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+mlflow_points._insert = insert_then_die
+"""
+
+
+def copying(run: RunDirectory) -> str:
+    """Return a program that copies the log of a run to MLflow."""
+    return f"from flows.tracking import mirror; assert mirror.main([{str(run.path)!r}]) == 0"
 
 
 def test_mirror_concurrent_processes_create_store(home: Path, mirrored: dict[str, RunDirectory]) -> None:
@@ -109,12 +111,15 @@ def test_mirror_concurrent_processes_write_points_once(home: Path, mirrored: dic
 
 
 @always
-def test_mirror_killed_between_batches_writes_points_once(home: Path, mirrored: dict[str, RunDirectory]) -> None:
+def test_mirror_killed_between_batches_writes_points_once(home: Path, tmp_path: Path) -> None:
+    run = synthetic_run(tmp_path / "killed", "killed")
+    train_a_while(run, 0, 1000)
+    assert at_once(IMPORTS, DIES_AFTER_TWO_BATCHES + copying(run)) == [-signal.SIGKILL]
     ours = "(select run_uuid from tags where key = 'shepherd.run_id' and value = 'killed')"
     with sqlite3.connect(home / ".shepherd" / "mlflow.db") as store:
         (count,) = store.execute(f"select count(*) from metrics where run_uuid in {ours}").fetchone()
     assert 0 < count < 30
-    assert stored(home, update_backends(mirrored["killed"])) == expected(0, 1000)
+    assert stored(home, update_backends(run)) == expected(0, 1000)
     assert count_runs(home, "killed") == 1
 
 
