@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 from collections.abc import Callable
 from types import ModuleType
@@ -114,8 +115,14 @@ def make_parts(module: ModuleType, typed: list[str], nvec: tuple[int, ...], side
     """Return learner, buffer and plan as in a run."""
     obs = {"rgb": ArraySpec((3, side, side), "uint8", kind="image"), "state": ArraySpec((4,), "float32")}
     action = ActionSpec("MultiDiscrete", (len(nvec),), "int64", nvec=nvec, start=(0,) * len(nvec)) if nvec else BOX
-    spec, tree = EnvSpec("Golden-v0", obs, action), compose(typed)[1]
+    spec, tree = EnvSpec("Golden-v0", obs, action), composed(tuple(typed))
     return module.build(context(tree["algo"], spec, 1, precision="64-true", distribution=tree["distribution"]["type"]))
+
+
+@functools.cache
+def composed(typed: tuple[str, ...]) -> dict[str, Any]:
+    """Return the config of overrides as nested dicts; no mutant changes a function of the composition."""
+    return compose(typed)[1]
 
 
 def type_keys(changes: dict[str, Any]) -> list[str]:
