@@ -41,11 +41,7 @@ from tests.soaking import heavy, soak
 TRACED_SELDOM = {("dreamer_v1", "CartPole-v1"), ("dreamer_v2", "Pendulum-v1")}
 TRACED_SELDOM |= {("dreamer_v3", "CartPole-v1"), ("dreamer_v3_5", "CartPole-v1")}
 # Fine-tuning has the losses of the Dreamer, and exploration those of the Dreamer with another reward.
-TRACED_SELDOM |= {
-    (f"p2e_dv{version}_{phase}", env_id)
-    for version in ("1", "2", "3", "3_5")
-    for phase, env_id in (("finetuning", "CartPole-v1"), ("finetuning", "Pendulum-v1"), ("exploration", "CartPole-v1"))
-}
+TRACED_SELDOM |= {(f"p2e_dv{version}_finetuning", "CartPole-v1") for version in ("1", "2", "3", "3_5")}
 # One algorithm of each family is checked by every `make test`; all others are heavy.
 ALWAYS = {("ppo", "CartPole-v1"), ("sac", "Pendulum-v1"), ("dreamer_v3", "CartPole-v1")}
 
@@ -59,7 +55,9 @@ def conformance_case(pair: Any, check: Callable[[RunConfig], None]) -> Any:
     built = check is conformance.machine_code_equals_eager and pair.values != ("a2c", "CartPole-v1")
     seldom = check is conformance.compiled_equals_eager and pair.values in TRACED_SELDOM
     marks = soak if built or seldom else () if pair.values in ALWAYS else heavy
-    return pytest.param(*pair.values, check, id=f"{pair.id}-{check.__name__}", marks=marks)
+    return pytest.param(
+        *pair.values, check, id=f"{pair.id}-{check.__name__}", marks=(*pair.marks, marks) if marks else ()
+    )
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,10 @@ from tests.contract.test_conformance import ALWAYS, config
 from tests.contract.test_registry import PAIRS
 from tests.soaking import heavy
 
-CASES = [pytest.param(*pair.values, id=pair.id, marks=() if pair.values in ALWAYS else heavy) for pair in PAIRS]
+CASES = [
+    pytest.param(*pair.values, id=pair.id, marks=() if pair.values in ALWAYS else (heavy, *pair.marks))
+    for pair in PAIRS
+]
 
 
 @pytest.mark.parametrize(("algo", "env_id"), CASES)

@@ -44,9 +44,9 @@ def test_killed_run_resumes_to_same_bits(tier: str, modes: tuple[str, ...], tmp_
     assert f'"tier": "{tier}"' in check(TIERS[tier], modes, tmp_path).card.read_text()
 
 
-@pytest.mark.parametrize(
-    "env_id", ["batched/rl8-discrete_dummy", pytest.param("batched/rl8-mountain_car", marks=heavy)]
-)
+# tests/rlcore/envs/batched/test_endless.py resumes such runs in one process.
+@heavy
+@pytest.mark.parametrize("env_id", ["batched/rl8-discrete_dummy", pytest.param("batched/rl8-mountain_car", marks=soak)])
 def test_killed_endless_run_resumes_to_same_bits(env_id: str, tmp_path: Path) -> None:
     check(env_id, ("in-process",), tmp_path)
 

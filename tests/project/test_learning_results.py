@@ -27,6 +27,7 @@ from rlcore.evaluation.loaded_world import ModelPrediction
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import EventLog
 from tests.flows.synthetic_runs import checkpointed_run
+from tests.soaking import heavy
 
 
 def test_result_pages_match_figures(tmp_path: Path) -> None:
@@ -39,13 +40,15 @@ def test_result_pages_match_figures(tmp_path: Path) -> None:
         assert (tmp_path / name).read_text() == (RESULTS / name).read_text()
 
 
-def test_case_config_matches_environment_and_budget_of_figures() -> None:
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=heavy if number % 8 else ()) for number, name in enumerate(CASES)]
+)
+def test_case_config_matches_environment_and_budget_of_figures(name: str) -> None:
     figures = json.loads((RESULTS / "learning.json").read_text())
-    for name, case in CASES.items():
-        config = compose(case.overrides.split())[0]
-        if name in figures:
-            assert figures[name]["env"] == config.env.id
-            assert figures[name]["gates"][-1]["policy_steps"] == config.algo.total_steps
+    config = compose(CASES[name].overrides.split())[0]
+    if name in figures:
+        assert figures[name]["env"] == config.env.id
+        assert figures[name]["gates"][-1]["policy_steps"] == config.algo.total_steps
 
 
 @pytest.mark.parametrize(("returns", "passes"), [([1, 1, 1, 1, 0], True), ([1, 1, 1, 0, 0], False), ([1, 0], False)])

@@ -14,13 +14,13 @@ import pytest
 
 from flows.cli import catalogue
 from flows.cli.catalogue import agents_table, envs, envs_table
+from rlcore.algorithms import ALGORITHMS
 from rlcore.errors import UserError
 from tests.flows.conftest import Printed
+from tests.soaking import heavy
 
 
 def test_agents_table_lists_paper_and_spaces(printed: Printed) -> None:
-    from rlcore.algorithms import ALGORITHMS
-
     text = printed(agents_table(ALGORITHMS))
     assert "Proximal Policy Optimization" in text
     assert re.search(r"actions +Box, Discrete, MultiDiscrete, MultiBinary\n", text)  # Dreamer
@@ -31,8 +31,6 @@ def test_agents_table_lists_paper_and_spaces(printed: Printed) -> None:
 
 
 def test_agents_table_lists_presets_and_results(printed: Printed) -> None:
-    from rlcore.algorithms import ALGORITHMS
-
     ppo, a2c = (printed(agents_table({name: ALGORITHMS[name]})) for name in ("ppo", "a2c"))
     assert "exp=ppo_pendulum" in ppo and "exp=a2c_acrobot" not in ppo and "exp=ppo_recurrent" not in ppo
     assert "exp=a2c_acrobot" in a2c and "exp=ppo_pendulum" not in a2c
@@ -82,18 +80,21 @@ def test_envs_table_groups_by_suite_with_missing_extra(printed: Printed) -> None
     assert max(len(line) for line in text.splitlines()) <= 100
 
 
+# Agents of Plan2Explore have the networks of a Dreamer and take seconds each.
 @pytest.mark.slow
-def test_agents_act_in_spaces_allowed_by_config(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=heavy if name.startswith("p2e_") else ()) for name in ALGORITHMS]
+)
+def test_agents_act_in_spaces_allowed_by_config(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """For built-in algorithms `shepherd agents` only reads the configs; here the agents act, as for plugins."""
-    from rlcore.algorithms import ALGORITHMS
 
     def spaces(module: Any) -> dict[tuple[str, str], bool]:
         kinds = itertools.product(catalogue.OBSERVATIONS.items(), catalogue.ACTIONS.items())
         return {(obs, action): catalogue._takes(module, part, spec) for (obs, part), (action, spec) in kinds}
 
-    listed = {name: spaces(module) for name, module in ALGORITHMS.items()}
+    listed = spaces(ALGORITHMS[name])
     monkeypatch.setattr(catalogue, "Algorithm", type("NoAlgorithm", (), {}))
-    assert listed == {name: spaces(module) for name, module in ALGORITHMS.items()}
+    assert listed == spaces(ALGORITHMS[name])
 
 
 def test_agents_command_imports_no_torch() -> None:

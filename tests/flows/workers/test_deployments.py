@@ -144,7 +144,6 @@ def pair(site: Site) -> Pair:
     return Pair(*flow_runs, runs)
 
 
-@always
 def test_up_again_keeps_running_servers(site: Site) -> None:
     before = {word: site.processes(word) for word in ("prefect", "mlflow")}
     again = site.servers("up")
@@ -157,6 +156,7 @@ def test_up_again_keeps_running_servers(site: Site) -> None:
     assert [line.partition("=")[0] for line in lines[2:-1]] == [*NAMES, *NO_TRACKING]
 
 
+@always
 def test_deployment_has_parameter_form_and_version(site: Site) -> None:
     deployment = site.ask("deployments/name/train-ppo/default")
     properties = deployment["parameter_openapi_schema"]["properties"]

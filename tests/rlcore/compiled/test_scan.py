@@ -183,7 +183,6 @@ def test_make_once_keeps_repeated_input_as_two(monkeypatch: pytest.MonkeyPatch) 
     assert code([torch.tensor(1.0), torch.tensor(0.25)])[0].item() == 0.5
 
 
-@always
 @pytest.mark.slow
 def test_scan_machine_code_matches_unrolled_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two parts of the carry are expanded from one tensor made in the function; inputs must not change."""
