@@ -30,9 +30,10 @@ from rlcore.evaluation.loaded_policy import LoadedPolicy
 from rlcore.evaluation.random_agent import RandomAgent
 from rlcore.functional.noise import Noise
 from rlcore.train.trainer import Trainer
+from tests.contract.checks import conformance_cases
 from tests.contract.test_registry import SETTINGS
 from tests.rlcore.nn import test_action_masks as test_action_masks  # registers Probe/Crafts-v0
-from tests.soaking import always, heavy, soak
+from tests.soaking import always, heavy
 
 pytestmark = heavy
 ON_POLICY = ("ppo", "a2c", "ppo_recurrent")
@@ -79,12 +80,7 @@ def config(algo: str, env_id: str = "Probe/Crafts-v0", keys: str = "x", **change
     return RunConfig(algo=build(ALGORITHMS[algo].Config, values, "algo."), env=env, seed=0)
 
 
-def marks(check: Callable[[RunConfig], None]) -> Any:
-    return soak if check is conformance.machine_code_equals_eager else ()
-
-
-@pytest.mark.parametrize("algo", ON_POLICY)
-@pytest.mark.parametrize("check", [pytest.param(c, id=c.__name__, marks=marks(c)) for c in conformance.CHECKS])
+@pytest.mark.parametrize(("algo", "check"), conformance_cases("ppo_recurrent", "ppo", "a2c"))
 def test_masked_training_passes_conformance(algo: str, check: Callable[[RunConfig], None]) -> None:
     check(config(algo))
 

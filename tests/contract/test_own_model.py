@@ -23,7 +23,7 @@ from rlcore.errors import UserError
 from rlcore.evaluation.policy import load_policy
 from rlcore.spec import ACTION
 from rlcore.train.trainer import Trainer
-from tests.contract.checks import conformance_checks
+from tests.contract.checks import conformance_cases
 from tests.probes import own_model
 from tests.soaking import heavy
 
@@ -50,8 +50,7 @@ def config(*overrides: str, algo: str = "ppo", env_id: str = "CartPole-v1") -> R
 
 @pytest.mark.slow
 @heavy
-@pytest.mark.parametrize("algo", NETS)
-@pytest.mark.parametrize("check", conformance_checks())
+@pytest.mark.parametrize(("algo", "check"), conformance_cases("ppo_recurrent", "ppo", "a2c"))
 def test_own_model_passes_conformance(check: Callable[[RunConfig], None], algo: str) -> None:
     more = ["algo.per_rank_sequence_length=8"] if algo == "ppo_recurrent" else []
     check(config(f"algo.model={OWN}:{NETS[algo]}", "algo.normalize_obs=true", *more, algo=algo))

@@ -17,7 +17,7 @@ from rlcore.config.run import RunConfig
 from rlcore.conformance.trainings import fresh, train_a_while
 from rlcore.errors import UserError
 from rlcore.spec import ActionSpec, ArraySpec, EnvSpec, Window
-from tests.contract.checks import conformance_checks
+from tests.contract.checks import conformance_cases
 from tests.contract.test_registry import SETTINGS
 from tests.soaking import heavy
 
@@ -30,8 +30,7 @@ def windowed(algo: str, windows: Any = PADDED, **settings: Any) -> RunConfig:
 
 
 @heavy
-@pytest.mark.parametrize("check", conformance_checks())
-@pytest.mark.parametrize("algo", ["a2c", "ppo", "ppo_recurrent"])
+@pytest.mark.parametrize(("algo", "check"), conformance_cases("ppo_recurrent", "ppo", "a2c"))
 def test_padded_windows_pass_conformance(algo: str, check: Callable[[RunConfig], None]) -> None:
     check(windowed(algo))
 
