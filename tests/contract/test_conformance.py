@@ -32,7 +32,7 @@ from rlcore.optim.optimizer import Optimizer
 from rlcore.optim.traced import TracedGradient
 from rlcore.train import loop
 from rlcore.train.components import find_all, parameters
-from tests.contract.checks import conformance_checks
+from tests.contract.checks import MAIN, conformance_checks
 from tests.contract.test_registry import PAIRS, SETTINGS
 from tests.probes import q_learning, recurrent, world
 from tests.soaking import heavy, soak
@@ -42,7 +42,8 @@ TRACED_SELDOM = {("dreamer_v1", "CartPole-v1"), ("dreamer_v2", "Pendulum-v1")}
 TRACED_SELDOM |= {("dreamer_v3", "CartPole-v1"), ("dreamer_v3_5", "CartPole-v1")}
 # Fine-tuning has the losses of the Dreamer, and exploration those of the Dreamer with another reward.
 TRACED_SELDOM |= {(f"p2e_dv{version}_finetuning", "CartPole-v1") for version in ("1", "2", "3", "3_5")}
-# One algorithm of each family is checked by every `make test`; all others are heavy.
+# One algorithm of each family is checked by every `make test`, the Dreamer with the checks in `MAIN` only, which take
+# seconds each. All others are heavy.
 ALWAYS = {("ppo", "CartPole-v1"), ("sac", "Pendulum-v1"), ("dreamer_v3", "CartPole-v1")}
 
 
@@ -54,7 +55,8 @@ def config(algo: str, env_id: str, **changes: Any) -> RunConfig:
 def conformance_case(pair: Any, check: Callable[[RunConfig], None]) -> Any:
     built = check is conformance.machine_code_equals_eager and pair.values != ("a2c", "CartPole-v1")
     seldom = check is conformance.compiled_equals_eager and pair.values in TRACED_SELDOM
-    marks = soak if built or seldom else () if pair.values in ALWAYS else heavy
+    always = pair.values in ALWAYS and (check in MAIN or not pair.values[0].startswith("dreamer"))
+    marks = soak if built or seldom else () if always else heavy
     return pytest.param(
         *pair.values, check, id=f"{pair.id}-{check.__name__}", marks=(*pair.marks, marks) if marks else ()
     )

@@ -29,6 +29,7 @@ from tests.soaking import always, heavy
 pytestmark = heavy
 
 VERSIONS = ("1", "2", "3", "3_5")
+of_each_version = pytest.mark.parametrize("version", ["1", "2", pytest.param("3", marks=always), "3_5"])
 
 
 def config(algo: str, **changes: Any) -> RunConfig:
@@ -45,8 +46,7 @@ def train(algo: str, **changes: Any) -> tuple[Trainer, dict[str, Any]]:
     return trainer, metrics
 
 
-@always
-@pytest.mark.parametrize("version", VERSIONS)
+@of_each_version
 def test_exploration_actor_collects_and_task_actor_is_served(version: str) -> None:
     learner: Any = train(f"p2e_dv{version}_exploration")[0].learner
     task, exploring = learner.behaviors
@@ -136,8 +136,7 @@ def advance(run: RunDirectory, *stops: int) -> str:
     return checkpoint.manifest(run.checkpoints / str(stops[-1]))["digest"]
 
 
-@always
-@pytest.mark.parametrize("version", VERSIONS)
+@of_each_version
 def test_finetuning_starts_from_exploration_run(version: str, tmp_path: Path) -> None:
     """Networks and rows are those of the exploration run, and a resumed run ends in the same bits."""
     exploring = make_run(tmp_path / "exploring", f"p2e_dv{version}_exploration")

@@ -53,11 +53,10 @@ def trained(folder: Path, env_id: str = "CartPole-v1", cuts: tuple[int, ...] = (
 
 
 # One environment of each tier; the others only with SOAK=1.
-@always
 @pytest.mark.parametrize(
     "env_id",
     [
-        "CartPole-v1",
+        pytest.param("CartPole-v1", marks=always),
         "Hopper-v5",
         *(pytest.param(i, marks=soak) for i in ("FrozenLake-v1", "Pendulum-v1", "LunarLander-v3")),
     ],

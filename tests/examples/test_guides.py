@@ -182,14 +182,13 @@ def test_guide_commands_compose_and_plugins_train(page: str, folder: Path, monke
             assert list(itertools.islice(Trainer(config), 2))
 
 
-QUICK = [
-    check for check in conformance.CHECKS if check is not conformance.machine_code_equals_eager
-]  # machine code takes minutes
+QUICK = (conformance.interrupted_equals_uninterrupted, conformance.a_loaded_policy_acts_alike)
+SLOWEST = conformance.machine_code_equals_eager  # takes minutes
 
 
 @pytest.mark.parametrize(
     "check",
-    [pytest.param(each, marks=heavy if each is conformance.compiled_equals_eager else ()) for each in QUICK],
+    [pytest.param(each, marks=() if each in QUICK else heavy) for each in conformance.CHECKS if each is not SLOWEST],
     ids=lambda check: check.__name__,
 )
 def test_guide_world_model_passes_conformance(

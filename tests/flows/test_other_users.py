@@ -97,7 +97,6 @@ def test_sweep_folders_are_private_to_owner(place: Path, monkeypatch: pytest.Mon
     assert [folder.stat().st_mode & 0o777 for folder in (sweep.path, sweep.runs)] == [0o700, 0o700]
 
 
-@always
 @pytest.mark.slow
 @heavy
 @as_root

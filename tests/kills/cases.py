@@ -1,6 +1,6 @@
 """Runs that are killed: every supported family of environments and every algorithm, in all of `MODES`.
 
-`make soak` kills all of them; `make test` kills one of each mechanism, because a resume depends on the tier of the
+`make soak` kills all of them; `make test ALL=1` kills one of each mechanism, as a resume depends on the tier of the
 environment (rlcore/envs/exact/tier.py) and on the mode, not on the environment itself.
 """
 

@@ -1,4 +1,4 @@
-"""Part of the soak that `make test` runs: a few kills for each mechanism, at moments from a new seed."""
+"""Part of the soak that `make test ALL=1` runs: a few kills for each mechanism, at moments from a new seed."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Killed and resumed at random moments: state of algorithms other than parameters.
 
-`make test` kills SAC, whose state includes a replay buffer, and Dreamer V3, whose buffer has extras and carries.
+`make test ALL=1` kills SAC, whose state includes a replay buffer, and Dreamer V3, whose buffer has extras and carries.
 Other algorithms are killed in soak tests, which kill every algorithm of `tests/kills/cases.py` in every mode.
 `rlcore.conformance` checks without a kill that the state of each algorithm is complete.
 """

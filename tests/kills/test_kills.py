@@ -33,7 +33,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("warm")]  # for the last
 @pytest.mark.parametrize(
     ("tier", "modes"),
     [
-        ("snapshot", ("in-process", "subprocess")),
+        pytest.param("snapshot", ("in-process", "subprocess"), marks=heavy),
         pytest.param("replay", ("in-process", "subprocess"), marks=heavy),
         # Its environments share state in the process, so it would be another environment in subprocesses.
         pytest.param("boundary", ("in-process",), marks=heavy),

@@ -16,6 +16,7 @@ from flows.runs.trainer_process import TrainerProcess
 from rlcore.store import checkpoint
 from rlcore.store.directory import RunDirectory
 from rlcore.train.run_trainer import RunTrainer
+from tests.processes import finish_here
 from tests.runs import prepare
 
 
@@ -113,23 +114,23 @@ def test_diff_refuses_damaged_checkpoint(
 def test_diff_accepts_run_in_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     settings = {"total_steps": 2560, "checkpoint__every": 64, "checkpoint__keep_last": None}
     whole = prepare(tmp_path / "whole", **settings)
+    finish_here(whole)
     running = prepare(tmp_path / "running", **(settings | {"checkpoint__keep_last": 2}))
-    for run in (whole, running):
-        trainer = TrainerProcess(run)
+    trainer = TrainerProcess(running)
 
-        def work(trainer: TrainerProcess = trainer) -> None:
-            while not (boundary := trainer.advance()).done:
-                if "checkpoint" in boundary.due:
-                    trainer.checkpoint()
-            trainer.checkpoint()
-            trainer.stop()
+    def work() -> None:
+        while not (boundary := trainer.advance()).done:
+            if "checkpoint" in boundary.due:
+                trainer.checkpoint()
+        trainer.checkpoint()
+        trainer.stop()
 
-        training = threading.Thread(target=work)
-        training.start()
-        codes = []
-        while training.is_alive():
-            if run is running and checkpoint.newest_good(running.checkpoints):
-                codes.append(diff(whole, running, capsys)[0])
-            training.join(0.01)
+    training = threading.Thread(target=work)
+    training.start()
+    codes = []
+    while training.is_alive():
+        if checkpoint.newest_good(running.checkpoints):
+            codes.append(diff(whole, running, capsys)[0])
+        training.join(0.01)
     assert len(codes) >= 5
     assert set(codes) == {0}
