@@ -64,7 +64,8 @@ os.environ |= {
 # Files that take minutes, the longest first: if one began last, all other test workers would wait for it.
 LONG = """
     flows/workers/test_deployments flows/sweeps/test_sweeps flows/workers/test_postgres kills/test_kills
-    kills/test_algorithms flows/cli/test_commands contract/test_conformance flows/registry/test_models
+    kills/test_algorithms flows/cli/test_commands contract/test_conformance_plan2explore
+    contract/test_conformance_dreamers contract/test_conformance flows/registry/test_models
     examples/test_from_outside flows/test_train flows/test_dvc learning/test_sac_learns flows/test_diambra_tutorial
     contract/test_images kills/test_suites flows/runs/test_warm
 """

@@ -110,7 +110,7 @@ def test_dreamer_v3_on_images_passes_conformance(check: Callable[[RunConfig], No
     "check",
     [
         conformance.a_loaded_policy_acts_alike,
-        # Covered by test_conformance.py (tracing) and the test above (images); together it takes ten seconds each.
+        # Covered by test_conformance_dreamers.py (tracing) and the test above (images); both together take ten seconds.
         pytest.param(conformance.compiled_equals_eager, marks=soak),
         conformance.two_ranks_learn_as_one,
     ],

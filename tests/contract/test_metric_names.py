@@ -8,7 +8,7 @@ from flows.config.compose import compose
 from rlcore.conformance.trainings import FEW, fresh
 from rlcore.errors import UserError
 from rlcore.types import ALLOWED
-from tests.contract.test_conformance import ALWAYS, config
+from tests.contract.cases import ALWAYS, config
 from tests.contract.test_registry import PAIRS
 from tests.soaking import heavy
 

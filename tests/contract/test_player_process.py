@@ -14,7 +14,7 @@ from rlcore.store.checkpoint import nested_state
 from rlcore.train.player import Player, flat_weights, make_behavior_policy
 from rlcore.train.trainer import Trainer
 from rlcore.types import SingleProcess
-from tests.contract.test_conformance import config
+from tests.contract.cases import config
 from tests.probes.player_process import DecoupledTrainer
 from tests.soaking import heavy
 
