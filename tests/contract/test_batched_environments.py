@@ -9,7 +9,7 @@ from flows.config.compose import compose
 from rlcore.config.groups import BufferConfig
 from rlcore.conformance.trainings import bits
 from rlcore.data.replay import Replay
-from tests.contract.test_registry import SETTINGS, every_algorithm
+from tests.contract.test_registry import SETTINGS, every_network
 from tests.learning.assembly import Trainer, assemble
 from tests.runs import CARD
 from tests.soaking import heavy
@@ -23,7 +23,7 @@ def training(algo: str) -> Trainer:
     return assemble(algo=SETTINGS[algo], buffer=BufferConfig(on_device=True), **settings)
 
 
-@every_algorithm
+@every_network
 def test_batched_training_resumes_to_same_bits(algo: str, tmp_path: Path) -> None:
     whole, first = training(algo).run(WHOLE), training(algo).run(HALF)
     assert whole.learner.updates > 0 and whole.episodes

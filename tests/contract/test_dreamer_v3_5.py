@@ -22,6 +22,7 @@ from rlcore.train.trainer import Trainer
 from rlcore.train.warmup import NullRanks
 from tests.contract.test_dreamer_v3_latents_probe import draw_batches
 from tests.contract.test_registry import SETTINGS
+from tests.soaking import heavy
 
 
 def config_of(**keys: Any) -> RunConfig:
@@ -111,6 +112,7 @@ def test_gradient_step_trains_world_model_actor_and_critic() -> None:
         assert any(not torch.equal(a, b) for a, b in zip(before[name], part.parameters(), strict=True)), name
 
 
+@heavy
 def test_gradients_of_two_ranks_are_compiled() -> None:
     """The sum over ranks of the scale of returns is between the two gradients; compiled code could not contain it."""
     traced: list[Any] = []

@@ -33,7 +33,7 @@ from rlcore.train.trainer import Trainer
 from tests.contract.checks import conformance_cases
 from tests.contract.test_registry import SETTINGS
 from tests.rlcore.nn import test_action_masks as test_action_masks  # registers Probe/Crafts-v0
-from tests.soaking import always, heavy
+from tests.soaking import always, heavy, soak
 
 pytestmark = heavy
 ON_POLICY = ("ppo", "a2c", "ppo_recurrent")
@@ -127,7 +127,7 @@ def test_action_masks_false_takes_forbidden_actions(algo: str) -> None:
     [
         conformance.interrupted_equals_uninterrupted,
         conformance.a_loaded_policy_acts_alike,
-        conformance.compiled_equals_eager,
+        pytest.param(conformance.compiled_equals_eager, marks=soak),  # test_composite_actions.py traces such actions
     ],
     ids=lambda check: check.__name__,
 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,10 +21,9 @@ from rlcore.optim.optimizer import Optimizer
 from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
 from rlcore.store.checkpoint import nested_state
 from rlcore.train.components import find_all
-from rlcore.train.run_trainer import RunTrainer
 from rlcore.types import Context
 from tests.learning.assembly import Trainer, assemble, context
-from tests.runs import SMALL_DREAMER, SMALL_DREAMER_V1, SMALL_DREAMER_V2, SMALL_DREAMER_V3_5, prepare
+from tests.runs import SMALL_DREAMER, SMALL_DREAMER_V1, SMALL_DREAMER_V2, SMALL_DREAMER_V3_5
 from tests.soaking import heavy, soak
 
 # Small networks; everything that has state is enabled.
@@ -146,6 +144,10 @@ PAIRS = [
 ]
 on_policy = pytest.mark.parametrize("algo", [a for a in ALGORITHMS if issubclass(ALGORITHMS[a].Config, OnPolicyConfig)])
 every_algorithm = pytest.mark.parametrize("algo", ALGORITHMS)
+# Fine-tuning has the networks and losses of a Dreamer.
+every_network = pytest.mark.parametrize(
+    "algo", [pytest.param(algo, marks=soak if algo.endswith("finetuning") else ()) for algo in ALGORITHMS]
+)
 every_env = pytest.mark.parametrize("env_id", ENVS.values(), ids=ENVS)
 every_pair = pytest.mark.parametrize(("algo", "env_id"), PAIRS)
 with_images = pytest.mark.parametrize("algo", ["ppo", "ppo_recurrent", "sac", "sac_ae", "dreamer_v1", "dreamer_v3"])
@@ -243,16 +245,16 @@ def test_settings_rollouts_contain_both_episode_ends() -> None:
     assert steps.terminated.any() and steps.truncated.any()
 
 
-@every_algorithm
-def test_neighboring_seeds_share_no_random_values(algo: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("algo", ["ppo", "sac", "dreamer_v3"])
+def test_neighboring_seeds_share_no_random_values(algo: str) -> None:
     drawn = []
     for seed in (0, 1):
-        session = RunTrainer(prepare(tmp_path / str(seed), "CartPole-v1", seed=seed))
-        weights = np.concatenate([p.detach().numpy().ravel() for p in session.learner.agent.parameters()])
-        start = np.concatenate([v.ravel() for v in session.envs.reset().obs.values()])
-        streams = (session.collector.rng.host.random(500), session.training.rng.random(500))
+        training = small(algo, ENVS["continuous"], seed=seed)
+        weights = np.concatenate([p.detach().numpy().ravel() for p in training.learner.agent.parameters()])
+        start = np.concatenate([v.ravel() for v in training.envs.reset().obs.values()])
+        streams = (training.collector.rng.host.random(500), training.rng.random(500))
         drawn.append([set(part.tolist()) - {0.0} for part in (weights, start, *streams)])
-        session.close()
+        training.close()
     for first, second in zip(*drawn, strict=True):
         assert len(first) > 7
         # Among thousands of float32 weights in ±0.5, a few are equal by chance; float64 draws are not.
@@ -262,7 +264,7 @@ def test_neighboring_seeds_share_no_random_values(algo: str, tmp_path: Path) -> 
 
 
 @heavy
-@every_algorithm
+@every_network
 def test_resume_larger_budget_matches_longer_run(algo: str) -> None:
     settings = SETTINGS[algo] | ({"anneal_lr": False} if "anneal_lr" in SETTINGS[algo] else {"replay_ratio": 0.1})
 

@@ -13,7 +13,7 @@ from rlcore.errors import CompilationError
 from rlcore.functional.scan import scan
 from rlcore.functional.tree import map_leaves
 from tests.rlcore.compiled.test_scan import T, gradients, loss, problem, unrolled
-from tests.soaking import always, heavy
+from tests.soaking import heavy
 
 pytestmark = [heavy, pytest.mark.slow]
 
@@ -31,7 +31,6 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return graphs
 
 
-@always
 def test_fused_scan_matches_unrolled_values_and_gradients(kernels: list[Any]) -> None:
     given = problem()
     other = map_leaves(lambda t: t.flip(0) if t.dim() > 1 or t.dtype == torch.bool else t, given)
