@@ -16,17 +16,25 @@ from rlcore.config.build import build
 from rlcore.config.groups import EnvConfig
 from rlcore.config.run import RunConfig
 from tests.contract.checks import MAIN
-from tests.contract.test_registry import PAIRS, SETTINGS
+from tests.contract.test_registry import ENVS, PAIRS, SETTINGS
 from tests.soaking import heavy, soak
 
-# Tracing a world model takes seconds, so one kind of action per Dreamer; together: each actor loss and each noise.
-TRACED_SELDOM = {("dreamer_v1", "CartPole-v1"), ("dreamer_v2", "Pendulum-v1")}
-TRACED_SELDOM |= {("dreamer_v3", "CartPole-v1"), ("dreamer_v3_5", "CartPole-v1")}
-# Fine-tuning has the losses of the Dreamer, and exploration those of the Dreamer with another reward.
-TRACED_SELDOM |= {(f"p2e_dv{version}_finetuning", "CartPole-v1") for version in ("1", "2", "3", "3_5")}
 # One algorithm of each family is checked by every `make test`, the Dreamer with the checks in `MAIN` only, which take
 # seconds each. All others are heavy.
 ALWAYS = {("ppo", "CartPole-v1"), ("sac", "Pendulum-v1"), ("dreamer_v3", "CartPole-v1")}
+FINETUNING = [f"p2e_dv{version}_finetuning" for version in ("1", "2", "3", "3_5")]
+# Algorithms that have all checks with discrete actions; all others have them with continuous actions.
+DISCRETE = {"ppo", "a2c", "ppo_recurrent", "dreamer_v2", *FINETUNING}
+# Fine-tuning has the networks and losses of a Dreamer, and one more actor in its state.
+OF_FINETUNING = {
+    conformance.interrupted_equals_uninterrupted,
+    conformance.state_survives_a_checkpoint,
+    conformance.parts_are_complete,
+    conformance.a_loaded_policy_acts_alike,
+    conformance.a_player_elsewhere_acts_alike,
+    conformance.two_ranks_learn_as_one,
+    conformance.interrupted_ranks_equal_uninterrupted,
+}
 
 
 def config(algo: str, env_id: str, **changes: Any) -> RunConfig:
@@ -34,14 +42,20 @@ def config(algo: str, env_id: str, **changes: Any) -> RunConfig:
     return RunConfig(algo=settings, env=EnvConfig(id=env_id, num_envs=3, max_episode_steps=12), seed=0)
 
 
+def is_seldom(algo: str, env_id: str, check: Callable[[RunConfig], None]) -> bool:
+    """Return True for a case whose code other cases cover; SOAK=1 runs it."""
+    if check is conformance.machine_code_equals_eager:
+        return (algo, env_id) != ("a2c", "CartPole-v1")
+    if (algo in DISCRETE) != (env_id == ENVS["discrete"]):  # tracing a world model takes seconds
+        return check not in MAIN or (check is conformance.compiled_equals_eager and algo.startswith("dreamer"))
+    return algo in FINETUNING and check not in OF_FINETUNING
+
+
 def conformance_case(pair: Any, check: Callable[[RunConfig], None]) -> Any:
-    built = check is conformance.machine_code_equals_eager and pair.values != ("a2c", "CartPole-v1")
-    seldom = check is conformance.compiled_equals_eager and pair.values in TRACED_SELDOM
-    always = pair.values in ALWAYS and (check in MAIN or not pair.values[0].startswith("dreamer"))
-    marks = soak if built or seldom else () if always else heavy
-    return pytest.param(
-        *pair.values, check, id=f"{pair.id}-{check.__name__}", marks=(*pair.marks, marks) if marks else ()
-    )
+    algo, env_id = pair.values
+    always = pair.values in ALWAYS and (check in MAIN or not algo.startswith("dreamer"))
+    marks = [heavy, soak] if is_seldom(algo, env_id, check) else [] if always else [heavy]
+    return pytest.param(algo, env_id, check, id=f"{pair.id}-{check.__name__}", marks=[*pair.marks, *marks])
 
 
 def cases_of(wanted: Callable[[str], bool]) -> list[Any]:
