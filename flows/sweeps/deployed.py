@@ -19,6 +19,7 @@ from flows.runs.pruning import prune
 from flows.settings import configure_environment
 from flows.sweeps.driving import Sweep
 from flows.sweeps.jobs import DEATHS, FAULTS, End, Job, TrialRun
+from rlcore import plugins
 from rlcore.errors import ProcessKilled
 from rlcore.store.directory import RunDirectory
 
@@ -130,7 +131,7 @@ class WorkPoolExecutor:
         seed = f", {training.run_dir.name.replace('_', ' ')}" if len(job.trainings) > 1 else ""
         flow_run = run_deployment(
             f"train-{algo}/{self._deployment}",
-            parameters={"overrides": list(training.overrides)},
+            parameters={"overrides": [*training.overrides, *plugins.as_typed()]},
             flow_run_name=f"{job.label}{seed}",
             timeout=0,
             as_subflow=True,

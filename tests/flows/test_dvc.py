@@ -47,6 +47,7 @@ class Repository:
     def __init__(self, folder: Path) -> None:
         self.folder, self.home = folder, folder.parent / "home"
         self.run = RunDirectory(folder / "runs/dvc/CartPole-v1")
+        self.variables: dict[str, str] = {}  # of its commands
 
     def make(self) -> None:
         self.folder.mkdir()
@@ -81,7 +82,7 @@ class Repository:
     def environment(self) -> dict[str, str]:
         here = str(Path(sys.executable).parent)
         own = {"PATH": here + os.pathsep + os.environ["PATH"], "DVC_NO_ANALYTICS": "1", "HOME": str(self.home)}
-        return processes.environment(self.home, **own)
+        return processes.environment(self.home, **own, **self.variables)
 
     def begin(self, target: str) -> subprocess.Popen[bytes]:
         """Start `dvc repro TARGET` in a new process group."""
@@ -126,6 +127,7 @@ def again(repository: Repository) -> Repository:
     """The repository; its parameters are restored after the test."""
     yield repository
     repository.git("checkout -q params.yaml")
+    repository.variables.clear()
 
 
 def metrics(run: RunDirectory) -> dict[str, Any]:
@@ -240,3 +242,21 @@ def test_dvc_push_and_pull_share_results(repository: Repository, tmp_path: Path)
     from flows import load_policy
 
     assert load_policy(other.run.path / "results/policy").predict([0.0, 0.0, 0.0, 0.0]) in (0, 1)
+
+
+def test_dvc_extends_run_with_callback(again: Repository) -> None:
+    """The last test of this file, because it replaces the run. The source is a copy of that run."""
+    again.variables["SHEPHERD_PLUGINS"] = "tests.probes.callbacks"
+    source = RunDirectory(again.folder.parent / "source")
+    shutil.copytree(again.run.path, source.path)
+    again.set("  total_steps: 4096", "  total_steps: 6144")
+    again.set("  extend_from: null", f"  extend_from: {source.path}")
+    again.set("callbacks: []", "callbacks: ['tests.probes.callbacks:Recorder']")
+    changed = json.loads(again.dvc("params", "diff", "--json"))["params.yaml"]
+    assert {"algo.total_steps", "checkpoint.extend_from", "callbacks"} <= changed.keys()
+    assert again.repro(CARTPOLE[2])[-1] == CARTPOLE[2]
+    origin = again.run.read_identity()["extend_from"]
+    assert (origin["run_id"], origin["policy_steps"]) == (source.read_identity()["run_id"], 4096)
+    assert checkpoint.resolve(again.run, "latest").name == "6144"
+    assert [e["method"] for e in read_events(again.run.events) if e["kind"] == "callback"][-1] == "on_end"
+    assert again.repro(CARTPOLE[2]) == []

@@ -277,7 +277,7 @@ class Case:
             mode = "callbacks" if "callbacks" in self.mode else "in-process"
             keys = Case(self.env_id, mode, algo).settings() | {"total_steps": 192}
             trainer = RunTrainer(prepare(run.path, self.env_id, **keys))
-            trainer.training.advance(192, lambda metrics: False)
+            assert trainer.advance(lambda facts: None).policy_steps == 192
             trainer.save(call=False)
             trainer.close()
         path = str(run.checkpoints / "192")

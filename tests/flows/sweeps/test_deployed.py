@@ -36,6 +36,7 @@ class Pool:
         self.runs: dict[UUID, FlowRun] = {}
         self.keys: dict[str, UUID] = {}
         self.names: list[str] = []
+        self.overrides: list[list[str]] = []
         self.looks = 0  # reads of flow runs that are cancelling: their processes end at the fourth
         self.crashes, self.broken = crashes or {}, broken
         self.sweep: Sweep
@@ -46,6 +47,7 @@ class Pool:
             flow_run = FlowRun(id=uuid4(), flow_id=uuid4(), name=flow_run_name, state=Running())
             self.runs[flow_run.id], self.keys[idempotency_key] = flow_run, flow_run.id
             self.names.append(flow_run_name)
+            self.overrides.append(options["parameters"]["overrides"])
         return self.runs[self.keys[idempotency_key]]
 
     def read_flow_run(self, flow_run: UUID) -> FlowRun:
@@ -122,6 +124,14 @@ def test_work_pool_trials_match_local_trials(tmp_path: Path, monkeypatch: pytest
     assert [trial[:5] for trial in remote] == [trial[:5] for trial in local]
     assert "PRUNED" in {trial[1] for trial in remote}
     assert len(pool.runs) == 6 and all(run.state and run.state.is_final() for run in pool.runs.values())
+
+
+def test_work_pool_trials_have_plugins_of_the_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They run in other processes, whose environment may not name the plugins."""
+    monkeypatch.setenv("SHEPHERD_PLUGINS", "tests.probes.envs,tests.probes.callbacks")
+    pool = Pool()
+    drive_pool(make_sweep(tmp_path, "plugins", "sweep.trials=2", *FEW[1:])[0], pool, monkeypatch)
+    assert [words[-1] for words in pool.overrides] == ["plugins=[tests.probes.envs,tests.probes.callbacks]"] * 2
 
 
 def test_crashed_flow_run_is_retried_until_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
