@@ -61,13 +61,14 @@ os.environ |= {
 }
 
 
-# Files that take minutes, the longest first: if one began last, all other test workers would wait for it.
+# Files that take long, the longest first: if one began last, all other test workers would wait for it.
 LONG = """
     flows/workers/test_deployments flows/sweeps/test_sweeps flows/workers/test_postgres kills/test_kills
     kills/test_algorithms flows/cli/test_commands contract/test_conformance_plan2explore
     contract/test_conformance_dreamers contract/test_conformance flows/registry/test_models
     examples/test_from_outside flows/test_train flows/test_dvc learning/test_sac_learns flows/test_diambra_tutorial
-    contract/test_images kills/test_suites flows/runs/test_warm
+    contract/test_images kills/test_suites flows/runs/test_warm rlcore/train/test_build rlcore/train/test_callbacks
+    rlcore/store/test_run_files rlcore/evaluation/test_export rlcore/train/test_memory_estimate rlcore/train/test_warmup
 """
 PLACES = {Path(__file__).parent / f"{name}.py": place for place, name in enumerate(LONG.split())}
 assert all(path.exists() for path in PLACES), "a file of LONG is not there"
