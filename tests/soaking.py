@@ -2,7 +2,7 @@
 
 | mark     | runs with                                                                   |
 |----------|-----------------------------------------------------------------------------|
-| `soak`   | `SOAK=1` only: minutes each; `make soak` covers the same behavior           |
+| `soak`   | `SOAK=1` only: minutes each, or a case whose code other cases cover         |
 | `heavy`  | `make test ALL=1`, or `pytest` with the file's name                         |
 | `always` | `make test` too: one test of each main behavior of a file marked `heavy`    |
 
@@ -15,6 +15,6 @@ import os
 
 import pytest
 
-soak = pytest.mark.skipif(not os.environ.get("SOAK"), reason="minutes; SOAK=1 runs it")
+soak = pytest.mark.skipif(not os.environ.get("SOAK"), reason="minutes, or covered by others; SOAK=1 runs it")
 heavy = pytest.mark.heavy
 always = pytest.mark.always
