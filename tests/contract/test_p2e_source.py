@@ -105,3 +105,16 @@ def test_build_starts_fine_tuning_from_exploration_run(tmp_path: Path, caplog: p
         (policy / name).unlink()
     with pytest.raises(UserError, match="init_from=.*contains no exploration actor"):
         build(algo, "CartPole-v1", num_envs=1, config={"init_from": str(policy)})
+
+
+def test_build_refuses_exploration_run_without_rows(tmp_path: Path) -> None:
+    """The files of the replay buffer were deleted after training."""
+    run = make_run(tmp_path / "exploring", "p2e_dv3_exploration")
+    advance(run, 40)
+    source = {"init_from": str(run.path), "buffer": {"load_from": str(run.path)}}
+    algo: Any = config("p2e_dv3_finetuning", learning_starts=40).algo
+    build(algo, "CartPole-v1", num_envs=1, config=source)
+    for chunk in (run.checkpoints / "chunks").iterdir():
+        chunk.unlink()
+    with pytest.raises(UserError, match="chunks/.* cannot be read .*choose a checkpoint that does not use this chunk"):
+        build(algo, "CartPole-v1", num_envs=1, config=source)
