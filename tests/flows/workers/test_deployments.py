@@ -178,6 +178,18 @@ def test_flow_run_registers_model_and_logs_result(site: Site, killed: Killed) ->
     assert "Crashed" in killed.watched
 
 
+def test_deployment_extends_run_with_callback(site: Site, killed: Killed) -> None:
+    plugin = "tests.probes.callbacks"
+    own = ["algo.total_steps=7000", f"checkpoint.extend_from={killed.run.path}", f"plugins=[{plugin}]"]
+    flow_run = site.submit(*changed(SMALL, *own, f"callbacks=[{plugin}:Recorder]"))
+    assert site.ended(flow_run)[0] == "COMPLETED", site.log_of(flow_run)
+    run = site.run(flow_run)
+    assert run.read_identity()["extend_from"]["run_id"] == killed.run.read_identity()["run_id"]
+    assert run.read_summary()["policy_steps"] == 6912  # 27 iterations of 256
+    assert [e["method"] for e in read_events(run.events) if e["kind"] == "callback"][-1] == "on_end"
+    assert "continues the training of" in site.log_of(flow_run)
+
+
 def test_killed_flow_run_retry_matches_undisturbed_digest(site: Site, killed: Killed, tmp_path: Path) -> None:
     assert killed.crashed == "CRASHED"
     history = [state["type"] for state in site.ask(f"flow_run_states/?flow_run_id={killed.flow_run}")]
