@@ -14,12 +14,15 @@ import argparse
 import json
 import os
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchmarks import batched_steps
 from benchmarks.peers import RESULTS, measure_command, ours, state
 from benchmarks.protocols import Protocol
 from rlcore.store.directory import write_json
@@ -210,6 +213,7 @@ def table(task: Task, figures: dict[str, Any]) -> list[str]:
     return [*lines, "", f"{figures['day']}: {len(figures['rows']['Shepherd'])} runs of each; {figures['state']}.", ""]
 
 
+STEPS = "steps"  # the environment without an agent (`benchmarks.batched_steps`)
 HEAD = """# Speed in batched environments, compared with rl8
 
 Written by `make bench-batched`. Each number is the median over whole processes with one thread, with imports and exit;
@@ -217,20 +221,36 @@ the libraries alternate. `cold` is our first run, which compiles.
 """
 
 
+def write(results: Path, key: str, figures: dict[str, Any]) -> None:
+    """Add the measurements of a task to batched.json, and write batched.md."""
+    kept, about = results / "batched.json", {"day": time.strftime("%Y-%m-%d"), "state": state()}
+    every = (json.loads(kept.read_text()) if kept.exists() else {}) | {key: figures | about}
+    write_json(kept, every)
+    sections = [table(TASKS[each], every[each]) for each in TASKS if each in every]
+    sections += [batched_steps.table(every[STEPS])] if STEPS in every else []
+    (results / "batched.md").write_text("\n".join([HEAD, *map("\n".join, sections)]))
+
+
 def main() -> None:
     """Measure the tasks, and write batched.json and batched.md."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rl8", required=True, type=os.path.abspath, help="Python of an environment with rl8")
     parser.add_argument("--examples", required=True, type=os.path.abspath, help="folder examples of rl8's source")
-    parser.add_argument("--only", nargs="*", choices=TASKS, default=list(TASKS), help="tasks; other rows are kept")
+    every_task = [*TASKS, STEPS]
+    parser.add_argument("--only", nargs="*", choices=every_task, default=every_task, help="tasks; other rows are kept")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of batched.json and batched.md")
     arguments = parser.parse_args()
-    kept = arguments.results / "batched.json"
     with tempfile.TemporaryDirectory(prefix="shepherd-bench-") as name:
         folder = Path(name)
         (folder / "rl8_train.py").write_text(SCRIPT)
         for key in arguments.only:
+            if key == STEPS:
+                print(f"{STEPS}: the environment alone", flush=True)
+                command = [sys.executable, "-m", "benchmarks.batched_steps"]
+                found = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+                write(arguments.results, STEPS, {"rows": json.loads(found)})
+                continue
             task = TASKS[key]
             print(f"{key}: {task.about}", flush=True)
             cold, rows = ours(task.protocol(), 0, folder), {"Shepherd": list[Any](), "rl8": list[Any]()}
@@ -239,11 +259,7 @@ def main() -> None:
                 rows["Shepherd"].append(ours(task.protocol(), seed, folder))
                 rows["rl8"].append(rl8(task, seed, folder, arguments.rl8, arguments.examples))
                 print("  ", {who: runs[-1] for who, runs in rows.items()}, flush=True)
-            figures = {"cold": cold, "rows": rows, "day": time.strftime("%Y-%m-%d"), "state": state()}
-            every = (json.loads(kept.read_text()) if kept.exists() else {}) | {key: figures}
-            write_json(kept, every)
-            sections = ["\n".join(table(TASKS[each], every[each])) for each in TASKS if each in every]
-            (arguments.results / "batched.md").write_text("\n".join([HEAD, *sections]))
+            write(arguments.results, key, {"cold": cold, "rows": rows})
 
 
 if __name__ == "__main__":
