@@ -29,7 +29,8 @@ from tests.runs import (
 
 PLUGIN = "tests.faults.faulty_envs"
 WORLD = "tests.probes.registered"  # a world model that is not in the registry
-EXAMPLES = ("examples.reinforce.reinforce", "examples.corridor.corridor")
+CORRIDOR, TRADING = "examples.corridor.corridor", "examples.algotrading.algotrading"
+EXAMPLES = ("examples.reinforce.reinforce", CORRIDOR, TRADING)
 PROBES = "tests.probes.envs"
 CALLBACKS = "tests.probes.callbacks"
 PLUGINS = (PLUGIN, WORLD, PROBES, CALLBACKS, *EXAMPLES)
@@ -168,7 +169,7 @@ SOURCES = {  # algorithm of the run from which another one starts
 }
 # Keys that an environment needs in addition to `LEARNING`: a custom class, engines of suites, and a game
 # on the engines of the tests.
-NEEDED = {
+NEEDED: dict[str, dict[str, Any]] = {
     "batched/rl8-discrete_dummy": {
         "env__horizons_per_env_reset": -1,
         "env__config": {"bounds": {"uniform": [1, 9]}},
@@ -178,7 +179,15 @@ NEEDED = {
         "env__horizons_per_env_reset": 3,
         "env__config": {"goal": {"normal": [0.5, 0.1]}, "force": [[0, 0.001], [1920, 0.002]]},
     },
-    "Corridor": {"env__wrapper": {"_target_": "examples.corridor.corridor.Corridor", "length": 8}},
+    "batched/Pendulum-v1": {"env__mask_velocities": False},
+    "Trading": {  # nested observations, action masks, and a window across rollouts
+        "env__wrapper": {"_target_": f"{TRADING}.Trading"},
+        "env__mask_velocities": False,
+        "env__max_episode_steps": 40,
+        "algo__mlp_keys__encoder": ["market.change", "holds"],
+        "algo__windows": {"market.change": {"frames": 4, "kind": "padded"}},
+    },
+    "Corridor": {"env__wrapper": {"_target_": f"{CORRIDOR}.Corridor", "length": 8}},
     "MiniGrid-MemoryS7-v0": {"env__screen_size": None, "algo__mlp_keys__encoder": ["image", "direction"]},
     "ALE/Breakout-v5": {
         "env__screen_size": 36,
@@ -263,7 +272,7 @@ class Case:
         if "flow" in self.mode:
             return RunDirectory(folder)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("SHEPHERD_PLUGINS", CALLBACKS)
+            patch.setenv("SHEPHERD_PLUGINS", ",".join((CALLBACKS, CORRIDOR, TRADING)))  # the config names their classes
             return prepare(folder, self.env_id, **self.settings() | self.source(folder.parent))
 
     def source(self, home: Path) -> dict[str, str]:
@@ -333,6 +342,7 @@ CASES += tuple(Case("Corridor", mode) for mode in MODES)
 SUITES = ("MiniGrid-MemoryS7-v0", "ALE/Breakout-v5", "crafter_reward", "cartpole_balance")
 CASES += tuple(Case(env_id, mode) for mode in MODES[:2] for env_id in (*SUITES, "doapp"))
 CASES += tuple(Case("batched/Pendulum-v1", "in-process", algo) for algo in ("sac", "dreamer_v3", "ppo_recurrent"))
+CASES += tuple(Case("Trading", "in-process", algo) for algo in ("ppo", "a2c", "ppo_recurrent"))
 CASES += (Case("CartPole-v1", "native"), Case("CartPole-v1", "flow"), Case("LunarLander-v3", "flow"))
 CASES += (Case("CartPole-v1", "extended"), Case("Pendulum-v1", "extended", "sac"))
 CASES += (Case("CartPole-v1", "callbacks"), Case("Pendulum-v1", "extended, callbacks", "sac"))

@@ -51,6 +51,12 @@ def test_killed_endless_run_resumes_to_same_bits(env_id: str, tmp_path: Path) ->
     check(env_id, ("in-process",), tmp_path)
 
 
+@pytest.mark.parametrize("algo", [pytest.param("ppo", marks=soak), "ppo_recurrent"])
+@heavy
+def test_killed_run_with_masks_and_windows_resumes_to_same_bits(algo: str, tmp_path: Path) -> None:
+    check("Trading", ("in-process",), tmp_path, algo)
+
+
 @soak  # tests/rlcore/envs/vector/test_native.py checks its state, through a file and into single environments
 def test_killed_vectorized_run_resumes_to_same_bits(tmp_path: Path) -> None:
     check("CartPole-v1", ("native",), tmp_path)
