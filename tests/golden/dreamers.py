@@ -309,5 +309,5 @@ def of_all(model_loss: str, few: Check, ends: Check, update: Check) -> dict[str,
         ),
         "ends taught as going on": Mutant(model_loss, swap("~batch.terminated", "batch.terminated"), ends),
         "λ-return ends without a value": Mutant("lambda_return", swap("discount[-1:]", "0 * discount[-1:]"), few),
-        "norm of another": Mutant("DreamerBehavior.train", swap("actor.norm", "critic.norm"), update),
+        "norm of another": Mutant("DreamerBehavior.train", swap("trained.norm", "actor.norm"), update),
     }
