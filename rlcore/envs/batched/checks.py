@@ -100,6 +100,11 @@ class CheckedCalls:
 
     def _observations(self, method: str, obs: Any, space: Any, key: str = "") -> Iterator[tuple[str, Tensor]]:
         """Check observations; yield their descriptions and tensors."""
+        if isinstance(space, spaces.Tuple):
+            place = f"observation_space[{key!r}]" if key else "observation_space"
+            raise EnvironmentFault(
+                f"{self.place}: {place} is a Tuple, which batched environments do not support; use a Dict"
+            )
         if not isinstance(space, spaces.Dict):
             name, dtype = f"observation {key!r}" if key else "the observation", getattr(torch, str(space.dtype))
             self._check(method, name, obs, (self.env.num_envs, *space.shape), dtype)

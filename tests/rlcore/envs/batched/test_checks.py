@@ -54,6 +54,13 @@ class Walk(BatchedEnv):
         return {"place": self.state["place"][:, None], "clock": {"left": self.state["left"]}}
 
 
+class ObsTuple(Walk):
+    observation_space = spaces.Dict({"clock": spaces.Tuple([spaces.Box(-np.inf, np.inf, (), np.float32)])})
+
+    def show(self) -> Any:
+        return {"clock": (self.state["left"],)}
+
+
 class ObsShape(Walk):
     def show(self) -> Any:
         return super().show() | {"place": self.state["place"]}
@@ -214,6 +221,7 @@ FAULTS: dict[type[BatchedEnv], str] = {
     ObsDtype: r"reset gives observation 'clock.left' as float64 \[6\] on cpu, expected float32 \[6\] on cpu",
     ObsKey: r"reset returned no observation 'clock.left', expected the keys left; got right",
     ObsFlat: r"reset returned the observation as a Tensor, expected a dict with clock, place",
+    ObsTuple: r"observation_space\['clock'\] is a Tuple, which .* use a Dict",
     ObsArray: r"reset gives observation 'place' as a ndarray, expected float32 \[6, 1\] on cpu",
     ObsInfinite: r"reset gives observation 'place' with values that are not finite",
     ObsDevice: r"reset gives observation 'clock.left' as float32 \[6\] on cpu, expected float32 \[6\] on meta",
