@@ -45,7 +45,11 @@ class EnsembleKeys:
 class ExploringPlayer:
     """Config keys of the behavior policy of the exploration phase."""
 
-    actor_type: str = arg("exploration", "actor that collects the data", choices=("exploration",))
+    actor_type: str = arg(
+        "exploration",
+        "actor that collects the data; in the fine-tuning phase, task is allowed too",
+        choices=("exploration",),
+    )
 
 
 @dataclass(frozen=True)
