@@ -67,8 +67,10 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
 ]
 
 
-@always
-@pytest.mark.parametrize(("algo", "env_id", "settings"), CASES)
+# The steps of CrossQ take ten seconds to trace.
+@pytest.mark.parametrize(
+    ("algo", "env_id", "settings"), [pytest.param(*case, marks=() if case[0] == "crossq" else always) for case in CASES]
+)
 def test_warm_up_finds_all_functions_and_keeps_bits(
     algo: str, env_id: str, settings: dict[str, Any], builds: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
