@@ -15,6 +15,12 @@ from tests.flows.compare.runs import group_of
 from tests.flows.compare.test_comparison import HIGH, LOW
 
 
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draw no pictures, which takes four seconds for a comparison."""
+    monkeypatch.setattr("flows.compare.report.draw", lambda comparison: [])
+
+
 def test_compare_ranks_by_number_from_info(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The number is the return divided by -100, so the group with lower returns is better."""
     for group, values in (("low", LOW), ("high", HIGH)):
@@ -33,7 +39,9 @@ def test_compare_ranks_by_number_from_info(root: Path, capsys: pytest.CaptureFix
     assert {row["metric"] for row in points} == {"Evaluation/greedy_speed", "Game/speed"}
 
 
-def test_compare_without_metric_ignores_numbers_from_info(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_compare_without_metric_ignores_numbers_from_info(
+    root: Path, undrawn: None, capsys: pytest.CaptureFixture[str]
+) -> None:
     for group, values in (("low", LOW), ("high", HIGH)):
         group_of(root, group, values, info="speed")
     assert cli.main(["compare", "low", "high", "--json"]) == 0
@@ -42,7 +50,7 @@ def test_compare_without_metric_ignores_numbers_from_info(root: Path, capsys: py
 
 
 def test_compare_by_number_uses_last_evaluations_without_final_one(
-    root: Path, capsys: pytest.CaptureFixture[str]
+    root: Path, undrawn: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for group, value in (("a", 100.0), ("b", 60.0)):
         group_of(root, group, [value], info="speed", final=False)
@@ -62,7 +70,7 @@ def test_compare_by_unknown_number_names_key(root: Path, capsys: pytest.CaptureF
     assert "train with env.info_keys=[speed]" in error
 
 
-def test_compare_ranks_by_metric_of_callback(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_compare_ranks_by_metric_of_callback(root: Path, undrawn: None, capsys: pytest.CaptureFixture[str]) -> None:
     for group, values in (("low", LOW), ("high", HIGH)):
         for run, value in zip(group_of(root, group, values), values, strict=True):
             for at in (1024, 2048, 3072, 4096):
