@@ -114,6 +114,7 @@ bench-sweeps: install
 validate: install
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.validate $(ARGS)
 	$(if $(ARGS),,OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.trading)
+	$(if $(ARGS),,OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.drawn_lengths)
 	$(if $(ARGS),,OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.exploration)
 
 up: install
