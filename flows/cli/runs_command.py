@@ -35,6 +35,8 @@ def runs(chosen: str, folder: str | None, last: int | None, as_json: bool) -> No
     shown, now = found[:last], time.time()
     if as_json:
         print_safely(json.dumps([one.as_json(now) for one in shown], indent=2))
+    elif not shown and chosen:
+        print_safely(f"no run in {root} has the status {chosen}")
     elif not shown:
         print_safely(f"no runs in {root}; `shepherd train exp=ppo` trains one, --runs FOLDER searches another folder")
     else:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import yaml
 
@@ -102,6 +102,57 @@ def compose_existing(
         return RunDirectory(file.parent).read_config() if stored is None else stored
 
     return _compose_from(config_yaml, read, overrides)
+
+
+def compose_extended(run: RunDirectory, overrides: Sequence[str]) -> tuple[RunConfig, dict[str, Any]]:
+    """Compose and check the config of a run that extends another run.
+
+    The file `config.yaml` of that run has no interpolations. They are restored. For example, `algo.dense_act=relu` then
+    also changes the networks whose activation is `${algo.dense_act}` in the config files.
+
+    Args:
+        run: the run that is extended.
+        overrides: `key=value` arguments that change single keys of its config.
+
+    Returns:
+        The typed config, and the same values as nested dicts for `config.yaml`.
+
+    Raises:
+        UserError: an argument or the file has errors; the message lists all of them.
+    """
+
+    def read(file: Path) -> Mapping[str, Any]:
+        stored, preset = run.read_config(), at(run.read_config(), "algo.name")
+        for before in (run.read_overrides(), [f"exp={preset}"]):  # a run from a parameter file has no overrides
+            with suppress(UserError):
+                return _with_interpolations(stored, _compose_files(before, Mistakes()))
+        return stored
+
+    return _compose_from(run.config, read, overrides)
+
+
+def _with_interpolations(stored: Any, files: DictConfig) -> Any:
+    """Return the values of `stored`, but the interpolations of `files` for keys that have the same value in both."""
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    def merge(values: Any, node: Any) -> Any:
+        if not isinstance(values, Mapping) or not OmegaConf.is_dict(node):
+            return values
+        merged, texts = dict(values), cast("dict[str, Any]", OmegaConf.to_container(node, resolve=False))
+        for key in values.keys() & texts.keys():
+            text = texts[key]
+            if not OmegaConf.is_interpolation(node, key):
+                merged[key] = merge(values[key], node[key])
+            elif isinstance(text, str):
+                with suppress(OmegaConfBaseException):
+                    value = node[key]
+                    value = OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
+                    merged[key] = text if value == values[key] else values[key]
+        return merged
+
+    groups = {key: value for key, value in stored.items() if isinstance(value, Mapping)}
+    return stored | {key: merge(value, files.get(key)) for key, value in groups.items()}
 
 
 def compose_params(file: Path, overrides: Sequence[str]) -> tuple[RunConfig, dict[str, Any]]:

@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from flows.config.compose import compose_existing
+from flows.config.compose import compose_extended
 from flows.config.overrides import override_text
 from flows.registry.origin import checkpoint_of
 from flows.runs.create import new_run
 from rlcore.config.learning_half import EXTENDS
 from rlcore.config.run import RunConfig
+from rlcore.errors import UserError
+from rlcore.store import checkpoint
 from rlcore.store.directory import RunDirectory
 
 # Values of keys that a new run does not inherit. The state of the extended run includes its initial weights. The group
@@ -48,7 +50,24 @@ def compose_extension(source: str, overrides: Sequence[str]) -> tuple[tuple[RunC
     """
     path = checkpoint_of(source) if source.startswith("models:/") else Path(source)
     is_checkpoint = (path / "manifest.json").exists()
+    if not path.exists() and path.parent.name == "checkpoints":
+        checkpoint.resolve(
+            RunDirectory.existing(path.parents[1]), path.name
+        )  # raises an error that lists those there are
     run = RunDirectory.of_checkpoint(path.absolute()) if is_checkpoint else RunDirectory.existing(path)
     typed = {override.lstrip("+").partition("=")[0] for override in overrides}
     ours = [override_text(key, value) for key, value in {EXTENDS: source, **NOT_INHERITED}.items() if key not in typed]
-    return compose_existing(run.config, [*ours, *overrides]), [*run.read_overrides(), *ours, *overrides]
+    _refuse_other_algorithm(run, overrides)
+    return compose_extended(run, [*ours, *overrides]), [*run.read_overrides(), *ours, *overrides]
+
+
+def _refuse_other_algorithm(run: RunDirectory, overrides: Sequence[str]) -> None:
+    """Raise a UserError that names only `algo.name`; otherwise, each key of the run would be an error of its own."""
+    name = run.read_config()["algo"]["name"]
+    for override in overrides:
+        key, _, value = override.partition("=")
+        if key in ("algo", "algo.name") and value != name:
+            raise UserError(
+                f"{override}: cannot differ from the algorithm of {run.path} ({name}), because its state does not fit; "
+                f"to use another algorithm, train a new run"
+            )

@@ -24,11 +24,13 @@ from flows.report.command_lines import short_path
 from rlcore.config.values import nearest
 from rlcore.errors import UserError, first_line
 from rlcore.store.directory import RunDirectory
+from rlcore.store.events import COMPLETE
 from rlcore.store.last_events import LastEvents, Measured
 
 GROUP = re.compile(r"^group: *(.*)$", re.MULTILINE)
 BUDGET = re.compile(r"^  total_steps: *(\d+)$", re.MULTILINE)  # algo.total_steps
 CREATED, TRAINING, DIED = "created", "training", "died"
+STATUSES = (CREATED, TRAINING, DIED, *COMPLETE, "interrupted", "failed", "pruned")
 log = logging.getLogger(__name__)
 
 
@@ -100,10 +102,10 @@ def list_runs(chosen: str, root: str) -> list[ListedRun]:
         root: folder that is searched for runs, groups and sweeps.
 
     Returns:
-        The runs.
+        The runs; [] if no run has the status `chosen`.
 
     Raises:
-        UserError: If a filter selects no run.
+        UserError: If another filter selects no run.
     """
     if chosen.startswith("mlflow:"):
         raise UserError(f"{chosen}: only runs in folders can be listed; search runs in MLflow with `shepherd ui`")
@@ -118,7 +120,8 @@ def list_runs(chosen: str, root: str) -> list[ListedRun]:
     if exact := [one for one in runs if one.group == chosen or sweep in one.run.path.parents]:
         return exact
     folder = _newest_first(_read_below(Path(typed))) if os.path.isdir(typed) else []
-    if found := folder or [one for one in runs if one.contains(chosen)]:
+    found = folder or [one for one in runs if one.contains(chosen)]
+    if found or chosen in STATUSES:
         return found
     known = sorted({text for one in runs for text in (one.group, one.algo, one.env_id, one.status) if text})
     raise UserError(

@@ -135,6 +135,13 @@ def test_no_runs_name_command_that_trains(nowhere: Path, capsys: pytest.CaptureF
     assert json.loads(capsys.readouterr().out) == []
 
 
+def test_status_that_no_run_has_gives_empty_list(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["runs", "failed"]) == 0
+    assert capsys.readouterr().out == "no run in runs has the status failed\n"
+    assert cli.main(["runs", "failed", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == []
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

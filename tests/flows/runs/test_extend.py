@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from flows.cli.main import main
-from flows.config.compose import params_yaml
+from flows.config.compose import compose, compose_extended, dump, params_yaml
 from flows.config.notices import notices
 from flows.runs.create import new_run
 from flows.runs.extend import extended_run
@@ -192,6 +192,11 @@ REFUSED = [
         ["algo.total_steps=512", "algo.actor.dense_units=8", "algo.gamma=0.5"],
         r"algo.actor.dense_units, algo.gamma: changes the shape of the state in .*agent.* there, .* here.*and \d+ more",
     ),
+    (
+        ["algo.total_steps=512", "algo.dense_units=8"],
+        r"algo.actor.dense_units, .*algo.dense_units, .*: changes the shape of the state in ",
+    ),
+    (["algo.total_steps=512", "algo.name=a2c"], r"algo.name=a2c: cannot differ from the algorithm of .* \(ppo\)"),
     (["algo.total_steps=512", "algo.optimizer.name=sgd"], r"algo.optimizer.name: changes the shape .*slots.*absent"),
     (
         ["algo.total_steps=512", "algo.rollout_steps=48", "buffer.size=null"],
@@ -210,6 +215,29 @@ def test_refuses_what_does_not_fit(
     said = capsys.readouterr().err
     assert re.match(f"shepherd: {message}", said) and said.count("\n") == 1
     assert not (tmp_path / "run").exists()
+
+
+def test_missing_checkpoint_is_refused_with_list(ppo: RunDirectory, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["extend", str(ppo.checkpoints / "7"), "algo.total_steps=512"]) == 2
+    assert re.search(r"no checkpoint 7; choose latest, best or one of .*256", capsys.readouterr().err)
+
+
+def test_keys_that_refer_to_a_changed_key_follow_it(ppo: RunDirectory, tmp_path: Path) -> None:
+    """In the config files of PPO, the activations of encoder, actor and critic are `${algo.dense_act}`."""
+    changed = ["algo.total_steps=512", "algo.dense_act=relu", "algo.critic.dense_act=silu"]
+    config = config_of(extended_run(str(ppo.path), [*changed, f"run_dir={tmp_path / 'run'}"])).algo
+    assert (config.encoder.dense_act, config.actor.dense_act, config.critic.dense_act) == ("relu", "relu", "silu")
+    unchanged = config_of(ppo).algo
+    assert (config.dense_units, config.actor.dense_units) == (unchanged.dense_units, unchanged.actor.dense_units)
+
+
+@pytest.mark.parametrize("name", ["ppo_recurrent", "sac_ae", "dreamer_v3"])
+def test_config_without_changes_is_that_of_the_source(name: str, tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path)
+    values = compose([f"exp={name}", "algo.dense_act=elu"])[1]
+    run.config.write_text(dump(values))
+    run.overrides.write_text(f"exp={name}\nalgo.dense_act=elu")
+    assert compose_extended(run, [])[1] == values
 
 
 def test_refuses_source_without_training_state(ppo: RunDirectory, tmp_path: Path) -> None:
