@@ -239,14 +239,19 @@ def bringing(module: str) -> list[str]:
     return [plugin for plugin in list_named() if f"{module}.".startswith(f"{plugin}.")] or list_named()
 
 
+def missing(modules: Iterable[str] | str) -> list[str]:
+    """Return those of the plugins that the user has not named."""
+    given = [modules] if isinstance(modules, str) else modules
+    return [str(module) for module in given if module not in list_named()]
+
+
 def require(modules: Iterable[str] | str) -> None:
     """Raise UserError if the user has not named all plugins that a run or model needs.
 
     These plugins are not imported automatically. Otherwise a file could make this program execute code.
     """
-    given = [modules] if isinstance(modules, str) else modules
-    if missing := [str(module) for module in given if module not in list_named()]:
-        names = ",".join(missing)
+    if absent := missing(modules):
+        names = ",".join(absent)
         raise UserError(
             f"plugins=[{names}]: this run or model needs the plugin, but the command does not name it; add "
             f"plugins=[{names}] to the command, or set {VARIABLE}={names} (a plugin is imported only if you name it)"

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from flows.registry import models as registry
 from flows.registry.gate import EPISODES, FEWEST_SEEN, GateVerdict, against_baseline, compare_pairs
-from flows.report.command_lines import bin_folder, short_path
+from flows.report.command_lines import bin_folder, short_path, stage_command
 from flows.report.sentences import duration
+from rlcore import plugins
 from rlcore.config.values import spell
 from rlcore.store.config_file import config_of
 from rlcore.store.directory import RunDirectory
@@ -51,7 +52,8 @@ def against_champion(
     Returns:
         Two values. The first is the evaluation of the new version, or {} if the time limit was reached before an
         episode ended. The second is the verdict; if the policies cannot play the same environment, it is a text with
-        the reason.
+        the reason. If the champion cannot be loaded, for example because it needs a plugin that the user has not named,
+        the verdict is undecided, so that the stage register-model can compare later.
     """
     pair, number = int(champion.version) + int(version.version), int(version.version)
     seeds = 2 + pair * (pair + 1) // 2 + number  # unique for the pair (Cantor); 0 and 1 are used by the run itself
@@ -60,6 +62,9 @@ def against_champion(
     random, limit = _random(run), _limit(run)
     arguments = (str(checkpoint), str(folder), total, random, limit, seeds)
     results = with_torch(run, "flows.registry.playing.play_in_process", *arguments, doing=f"comparing with {name}")
+    if isinstance(results, dict):  # the champion cannot be loaded
+        alone = play_candidate(run, checkpoint, with_torch, "evaluating the new version", seeds)
+        return alone, _not_compared(run, name, results)
     if results is None:
         alone = play_candidate(run, checkpoint, with_torch, "evaluating the new version", seeds)
         return alone, "the champion has other observation or action spaces"
@@ -95,6 +100,21 @@ def _explain(verdict: GateVerdict, run: RunDirectory, limit: float | None) -> Ga
     times = spell(config_of(run).model_manager.gate_time)
     ended = f"the time limit of {duration(limit or 0.0)} (model_manager.gate_time={times} × training time) was reached"
     return verdict._replace(words=f"{verdict.words}; {ended}; `{more}` plays all episodes")
+
+
+def _not_compared(run: RunDirectory, name: str, reason: Mapping[str, Any]) -> GateVerdict:
+    """Return an undecided verdict, because the champion cannot be loaded; `reason` is that of `play_in_process`.
+
+    The sentence contains the command that makes the comparison.
+    """
+    modules = [*plugins.list_named(), *reason.get("plugins", ())]
+    again = f"{bin_folder()}{stage_command('register-model', short_path(run.path), None, [], modules)}"
+    if "plugins" in reason:
+        typed = f"plugins=[{','.join(reason['plugins'])}]"
+        words = f"the champion needs {typed}, which this command does not name; `{again}` compares them"
+    else:
+        words = f"the champion cannot be loaded ({reason['error']}); if it can be loaded again, `{again}` compares them"
+    return GateVerdict(False, 0.0, -math.inf, math.inf, f"not compared with {name}, because {words}", decided=False)
 
 
 def play_candidate(

@@ -13,10 +13,12 @@ from typing import Any
 
 import numpy as np
 
+from rlcore import plugins
+from rlcore.errors import UserError
 from rlcore.evaluation import final
 from rlcore.evaluation.loaded_policy import LoadedPolicy
 from rlcore.evaluation.play import OnProgress
-from rlcore.evaluation.policy import export_part, load_policy, write_policy_folder
+from rlcore.evaluation.policy import export_part, load_policy, policy_of, read_source, write_policy_folder
 from rlcore.store.directory import RunDirectory
 
 LOOK_EVERY = 10  # episodes of both policies between two predictions of the verdict
@@ -62,7 +64,7 @@ def play_in_process(
     limit: float | None,
     seeds: int,
     on_progress: OnProgress,
-) -> list[dict[str, Any]] | None:
+) -> list[dict[str, Any]] | dict[str, Any] | None:
     """Play the same episodes with two policies, until the verdict can be predicted or the time limit is reached.
 
     Args:
@@ -77,9 +79,18 @@ def play_in_process(
 
     Returns:
         The evaluations of the new policy and of the champion; an empty list if there is no episode that both have
-        finished. None if the champion has other observation or action spaces.
+        finished. None if the champion has other observation or action spaces. If the champion cannot be loaded in this
+        process, a dict with the reason: `plugins`, the plugins that it needs and that the user has not named, or
+        `error`, a message.
     """
-    new, old = load_policy(ours), load_policy(theirs)
+    new = load_policy(ours)
+    try:
+        source = read_source(theirs)
+        if absent := plugins.missing(source.description.get("plugins", [])):
+            return {"plugins": absent}
+        old = policy_of(source)
+    except UserError as error:  # for example if the code of a plugin has changed since
+        return {"error": str(error)}
     same_obs = {k: new.spec.obs.get(k) for k in old.obs_keys} == {k: old.spec.obs[k] for k in old.obs_keys}
     if not same_obs or new.spec.action != old.spec.action:
         return None

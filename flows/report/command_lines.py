@@ -50,11 +50,13 @@ def continue_command(run_dir: Path, modules: Sequence[str] | None = None) -> str
     return resume_command(short_path(run_dir), modules)
 
 
-def stage_command(stage: str, run_dir: str, params: str | None, overrides: Sequence[str]) -> str:
+def stage_command(
+    stage: str, run_dir: str, params: str | None, overrides: Sequence[str], modules: Sequence[str] | None = None
+) -> str:
     """Return the command line that runs one stage of a run.
 
     `params` is the path of a parameter file of a DVC pipeline, or None. The command line contains `overrides` only if
-    there is a parameter file.
+    there is a parameter file. It contains the plugins in `modules`; None stands for the plugins of this process.
     """
     behind = ["--params", params, *overrides] if params is not None else []
-    return shlex.join(["shepherd", "stage", stage, run_dir, *behind, *plugins.as_typed()])
+    return shlex.join(["shepherd", "stage", stage, run_dir, *behind, *plugins.as_typed(modules)])

@@ -105,7 +105,7 @@ CARTPOLE = {
 
 
 def checkpointed_run(
-    folder: Path, run_id: str, weights: int, spec: dict[str, Any] | None = None, algo: str = "ppo"
+    folder: Path, run_id: str, weights: int, spec: dict[str, Any] | None = None, algo: str = "ppo", **keys: Any
 ) -> RunDirectory:
     """A run directory with a complete config, a card and one checkpoint of an untrained agent.
 
@@ -115,6 +115,7 @@ def checkpointed_run(
         weights: seed of the agent's weights, so that checkpoints can differ.
         spec: spec of the environment, as in its card; default CartPole-v1.
         algo: the algorithm's name.
+        **keys: further keys of the algorithm's config.
 
     Returns:
         The run directory, with the random baseline in its log.
@@ -131,10 +132,10 @@ def checkpointed_run(
     spec = spec or CARTPOLE
     env = EnvSpec.from_json(spec)
     images = [key for key, part in spec["obs"].items() if part.get("kind") == "image"]
-    keys, module = {"encoder": [key for key in spec["obs"] if key not in images]}, ALGORITHMS[algo]
+    mlp_keys, module = {"encoder": [key for key in spec["obs"] if key not in images]}, ALGORITHMS[algo]
     tree = defaults(RunConfig)
-    settings = defaults(module.Config) | {"name": algo, "total_steps": 4096, "mlp_keys": keys}
-    settings |= {"cnn_keys": {"encoder": images}} if images else {}
+    settings = defaults(module.Config) | {"name": algo, "total_steps": 4096, "mlp_keys": mlp_keys}
+    settings |= keys | ({"cnn_keys": {"encoder": images}} if images else {})
     if "learning_starts" in settings:  # must be within this short run
         settings["learning_starts"] = min(settings["learning_starts"], 1024)
     tree |= {"algo": settings, "exp_name": f"{algo}_{spec['id']}"}

@@ -22,6 +22,7 @@ import flows
 from flows.cli.registry import promote
 from flows.registry import champions
 from flows.registry import models as registry
+from flows.report.command_lines import bin_folder
 from flows.runs.listeners import subscribe
 from flows.settings import tracking_uri
 from flows.stages.register_model import register_model
@@ -42,6 +43,7 @@ from tests.flows.synthetic_runs import (
     named,
     record_final_evaluation,
 )
+from tests.probes import own_model
 from tests.processes import at_once, digest_of
 from tests.soaking import always, heavy
 
@@ -140,6 +142,52 @@ def test_champion_with_other_spaces_is_kept(home: Path, tmp_path: Path, monkeypa
     result = register_model(named(other, "spaces"))
     assert result["aliases"] == ["challenger"]
     assert "not compared, because the champion has other" in result["decision"]
+
+
+OWN = "tests.probes.own_model"  # a plugin
+
+
+@always
+def test_champion_whose_plugin_is_not_named_is_compared_later(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHEPHERD_PLUGINS", OWN)
+    own = checkpointed_run(tmp_path / "own", "plugged-1", weights=1, model=f"{OWN}:Net")
+    configured(named(own, "plugged"), plugins=[OWN])
+    plain = named(checkpointed_run(tmp_path / "plain", "plugged-2", weights=2), "plugged")
+    evaluations(monkeypatch, lambda digest, episode: (400.0 if digest == digest_of(plain) else 100.0) + episode % 3)
+    assert register_model(own)["aliases"] == ["challenger", "champion"]
+
+    monkeypatch.setenv("SHEPHERD_PLUGINS", "")
+    result = register_model(plain)
+    assert (result["version"], result["aliases"]) == (2, ["challenger"])
+    sentence = (
+        f"Not champion: not compared with champion version 1, because the champion needs plugins=[{OWN}], which this "
+        f"command does not name; `shepherd stage register-model {plain.path} 'plugins=[{OWN}]'` compares them"
+    )
+    assert result["decision"].replace(bin_folder(), "") == sentence
+    tags = connect(tracking_uri()).get_model_version("plugged", "2").tags
+    assert (tags["decision"], tags["eval_mean"], tags["undecided"]) == (result["decision"], "400.99", "true")
+
+    monkeypatch.setenv("SHEPHERD_PLUGINS", OWN)
+    result = register_model(plain)
+    assert (result["version"], result["aliases"]) == (2, ["challenger", "champion"])
+    assert result["decision"].startswith("Champion: beats champion version 1 ")
+
+
+def test_champion_whose_plugin_has_changed_is_not_compared(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHEPHERD_PLUGINS", OWN)
+    first = checkpointed_run(tmp_path / "first", "edited-1", weights=1, model=f"{OWN}:Net")
+    configured(named(first, "edited"), plugins=[OWN])
+    evaluations(monkeypatch, lambda digest, episode: 100.0 + episode % 3)
+    register_model(first)
+    monkeypatch.setattr(own_model.Net.__init__, "__defaults__", (24,))  # units
+    changed = checkpointed_run(tmp_path / "changed", "edited-2", weights=2, model=f"{OWN}:Net")
+    result = register_model(configured(named(changed, "edited"), plugins=[OWN]))
+    assert (result["version"], result["aliases"]) == (2, ["challenger"])
+    assert "not compared with champion version 1, because the champion cannot be loaded (" in result["decision"]
 
 
 def test_register_model_completes_interrupted_decision(
