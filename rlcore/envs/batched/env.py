@@ -27,6 +27,7 @@ from gymnasium import spaces
 from torch import Tensor
 
 from rlcore.envs.batched.random import BatchedRandom
+from rlcore.errors import UserError
 
 Obs = Tensor | dict[str, Any]  # [B, ...], or a nested dict of such tensors
 # obs, reward [B], terminated [B] bool, truncated [B] bool (only with the tier "boundary"); an environment without ends
@@ -92,7 +93,15 @@ class BatchedEnv(ABC):
     random: BatchedRandom
 
     def __init_subclass__(cls) -> None:
-        """Make `Config` a dataclass, if it is a class with annotated fields that is not a dataclass yet."""
+        """Make `Config` a dataclass, if it is a class with annotated fields that is not a dataclass yet.
+
+        Raises UserError if the class has the attribute `max_horizon` of rl8, which would have no effect.
+        """
+        if "max_horizon" in cls.__dict__:
+            raise UserError(
+                f"{cls.__name__}.max_horizon: this attribute of rl8 has no effect; rename it to max_episode_steps, the "
+                "number of steps after which an episode is truncated (endless environments: most steps between resets)"
+            )
         own = cls.__dict__.get("Config")
         if own is not None and "__dataclass_fields__" not in vars(own):
             cls.Config = dataclass(frozen=True)(own)

@@ -283,6 +283,13 @@ def test_correct_environment_passes() -> None:
     assert check_batched_env(functools.partial(Walk))["max_episode_steps"] == 40
 
 
+def test_limit_of_rl8_is_refused() -> None:
+    with pytest.raises(
+        UserError, match=r"^Old\.max_horizon: this attribute of rl8 .*; rename it to max_episode_steps, "
+    ):
+        type("Old", (Walk,), {"max_horizon": 128})
+
+
 class Few(Walk):
     max_num_envs = 1
 
