@@ -189,7 +189,7 @@ def refuse_unknown_metrics(read: Iterable[tuple[str, str]], known: Iterable[str]
     Raises:
         UserError: A metric is unknown. The message has the most similar name, or all names.
     """
-    names, mistakes = (*COMMON, *sorted(known)), Mistakes()
+    names, mistakes = (*COMMON, *sorted({*known}.difference(COMMON))), Mistakes()
     for key, metric in read:
         if metric not in (*names, UNKNOWN):
             hint = nearest(metric, names) or f"; metrics: {', '.join(names)}"

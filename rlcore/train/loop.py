@@ -94,7 +94,10 @@ class TrainingLoop:
         The caller checks that the metrics are finite (`read_metrics`), which waits for the GPU.
         """
         if not self._waiting:
-            raise RunError("call collect() before update(): nothing was collected since the last update")
+            raise RunError(
+                "call collect() before update(): no rollout was collected since the last update (collect(greedy=True) "
+                "only returns statistics, and does not collect data for an update)"
+            )
         self.iterations, self._waiting = self.iterations + 1, False
         metrics, total = [], self.buffer.due(self._due)
         for batch in self.buffer.batches(self._due):

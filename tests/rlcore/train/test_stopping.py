@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rlcore.config.stop import EVALUATION_RETURN
+from rlcore.config.stop import EVALUATION_RETURN, refuse_unknown_metrics
 from rlcore.errors import RunError, UserError
 from rlcore.train.metrics import SURE
 from rlcore.train.stop_conditions import StopConditions, make_condition
@@ -137,6 +137,13 @@ def test_metric_that_is_never_reported_is_an_error() -> None:
         stop.add_iteration({LOSS: 0.0}, policy_steps=8, env_steps=8, updates=updates)
     with pytest.raises(UserError, match=r"stop=Loss/policy_los: this training .* did you mean 'Loss/policy_loss'\?"):
         stop.add_iteration({LOSS: 0.0}, policy_steps=8, env_steps=8, updates=1_000 + SURE)
+
+
+def test_unknown_metric_error_lists_each_metric_once() -> None:
+    with pytest.raises(UserError) as error:
+        refuse_unknown_metrics([("stop", "reward")], {LOSS, RETURN, "Game/ep_len_avg"}, "ppo")
+    listed = str(error.value).partition("; metrics: ")[2].split(", ")
+    assert {LOSS, RETURN, "Game/ep_len_avg"} <= set(listed) and len(listed) == len(set(listed))
 
 
 def test_train_until_waits_for_policy_that_is_updated_rarely() -> None:
