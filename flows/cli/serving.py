@@ -11,6 +11,7 @@ import os
 import socket
 import sys
 import warnings
+from pathlib import Path
 from typing import Any
 
 from flows.process.network import is_server
@@ -48,6 +49,11 @@ def ui(port: int, sweep: str = "") -> None:
 
 def serve(model: str, port: int) -> None:
     """Serve a registered model over HTTP with MLflow's scoring server."""
+    if ":/" not in model and not (Path(model) / "MLmodel").exists():  # for example a run directory
+        raise UserError(
+            f"{model}: is not a registered model; use models:/NAME@ALIAS, for example models:/ppo-CartPole-v1@champion "
+            "(`shepherd registry list` lists all models)"
+        )
     with _port(port):  # report a bad port before loading the model
         pass
     from mlflow.pyfunc import scoring_server  # takes seconds

@@ -61,3 +61,8 @@ def test_serve_refuses_port_before_loading_model() -> None:
             serving.serve("models:/none@champion", port)
     with pytest.raises(UserError, match="--port 70000: must be from 1 to 65535"):
         serving.serve("models:/none@champion", 70000)
+
+
+def test_serve_refuses_run_directory(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"x: is not a registered model; use models:/NAME@ALIAS, for example models:/"):
+        serving.serve(f"{tmp_path}/x", 5002)
