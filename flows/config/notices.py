@@ -16,6 +16,7 @@ from rlcore.config.run import RunConfig
 from rlcore.config.schema import arguments
 from rlcore.config.stop import OLD_KEY
 from rlcore.config.values import at, plain, spell
+from rlcore.envs.suites.own import KEY as OWN_CLASS
 from rlcore.system.devices import cores
 
 OF_IMAGES = ("env.frame_stack", "env.frame_stack_dilation", "env.grayscale", "env.screen_size")
@@ -55,6 +56,7 @@ def notices(config: RunConfig, overrides: Sequence[str] = ()) -> Iterator[str]:
                 unused.setdefault(kept, []).append(f"{key}={spell(value)}")
     yield from (f"{', '.join(settings)}: no effect ({reason})" for reason, settings in unused.items())
     yield from _id_that_stays(config.env.id, overrides)
+    yield from _id_of_own_class(config, overrides)
     blind = at(values, "algo.cnn_keys.encoder") == []
     for override in overrides:
         key = override.partition("=")[0].lstrip("+")
@@ -149,3 +151,14 @@ def _id_that_stays(env_id: str, overrides: Sequence[str]) -> Iterator[str]:
     own = next((yaml.safe_load(file.read_text()).get("id") for file in files if file.exists()), None)
     if own not in (None, "???", env_id) and "${" not in str(own):
         yield f"env={typed['env']}: sets keys, but not the environment {env_id}; to change it, add env.id={own}"
+
+
+def _id_of_own_class(config: RunConfig, overrides: Sequence[str]) -> Iterator[str]:
+    """Yield a notice if the overrides select a class of the user, but not its name for runs and models, `env.id`."""
+    typed = {override.partition("=")[0].lstrip("+") for override in overrides}
+    if OWN_CLASS in typed and not typed & {"env", "env.id"}:
+        name = str(config.env.wrapper[OWN_CLASS.rpartition(".")[2]]).replace(":", ".").rpartition(".")[2]
+        yield (
+            f"env.id={config.env.id}: the run and its model are named after env.id, not after the class in "
+            f"{OWN_CLASS}; to change that, add env.id={name}"
+        )

@@ -42,6 +42,15 @@ def test_notices_ignore_env_id_from_wrapper_keys():
     assert not notices(compose(typed)[0], typed)
 
 
+def test_notices_name_id_of_own_class(monkeypatch):
+    monkeypatch.setenv("SHEPHERD_PLUGINS", "tests.probes.own_model")
+    typed = ["env=batched", "env.wrapper._target_=tests.probes.own_model.Maze"]
+    assert not notices(compose(["exp=ppo", *typed, "env.id=Maze"])[0], [*typed, "env.id=Maze"])
+    (sentence,) = notices(compose(["exp=ppo", *typed[1:]])[0], typed[1:])
+    assert sentence.startswith("env.id=CartPole-v1: the run and its model are named after env.id, not after the class")
+    assert sentence.endswith("add env.id=Maze")
+
+
 @pytest.mark.parametrize("typed", ["env.frame_stack=4", "env.grayscale=true"])
 def test_notices_name_image_keys_without_image_encoder(typed):
     (sentence,) = notices(compose(["exp=ppo", typed])[0], [typed])
