@@ -6,6 +6,7 @@ Both play the same episodes, whose seeds no training and no evaluation has used,
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -96,7 +97,8 @@ def _explain(verdict: GateVerdict, run: RunDirectory, limit: float | None) -> Ga
 
     The command resumes the run without a time limit, so that all episodes are played.
     """
-    more = f"{bin_folder()}shepherd resume {short_path(run.path)} model_manager.gate_time=null"
+    words = ["resume", short_path(run.path), "model_manager.gate_time=null", *plugins.as_typed()]
+    more = f"{bin_folder()}shepherd {shlex.join(words)}"
     times = spell(config_of(run).model_manager.gate_time)
     ended = f"the time limit of {duration(limit or 0.0)} (model_manager.gate_time={times} × training time) was reached"
     return verdict._replace(words=f"{verdict.words}; {ended}; `{more}` plays all episodes")

@@ -388,6 +388,7 @@ def test_gate_time_limits_comparison_with_champion(
     timer: bool, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = f"time-{timer}"
+    monkeypatch.setenv("SHEPHERD_PLUGINS", OWN)
     first, second = (named(checkpointed_run(tmp_path / str(i), f"{model}-{i}", weights=85 + i), model) for i in (0, 1))
     clock = [0.0]
     monkeypatch.setattr("flows.registry.playing.time.monotonic", lambda: clock[0])
@@ -411,7 +412,8 @@ def test_gate_time_limits_comparison_with_champion(
     assert (
         "the time limit of 0:06 (model_manager.gate_time=1.0 × training time) was reached; `" in result["decision"]
     )  # the first step beyond 6 s
-    assert f"shepherd resume {second.path} model_manager.gate_time=null` plays all" in result["decision"]
+    command = f"shepherd resume {second.path} model_manager.gate_time=null 'plugins=[{OWN}]'"
+    assert f"{command}` plays all" in result["decision"]
     models = yaml.safe_load(second.config.read_text())["model_manager"]["models"]
     result = register_model(configured(second, model_manager={"models": models, "gate_time": None}))
     assert result["decision"].startswith("Champion: beats champion version 1")
