@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from flows.report.command_lines import short_path
 from flows.tracking.mlflow_run import RUN_TAG, STATUS, flat
 from flows.tracking.tags import tag_value
+from rlcore.config.callbacks import may_log
 from rlcore.config.values import spell
 from rlcore.store import series
 from rlcore.store.directory import RunDirectory
@@ -94,7 +95,10 @@ class Record:
 
     @property
     def evaluations(self) -> Line:
-        """Results of evaluations during training: policy steps and mean of `quantity` with greedy actions."""
+        """Results of evaluations during training: policy steps and mean of `quantity` with greedy actions.
+
+        If `quantity` is the metric of a callback, they are its logged values.
+        """
         return self.lines.get(self.quantity.evaluation) or self.lines.get(self.quantity.name or "", Line())
 
     @property
@@ -182,7 +186,7 @@ def from_mlflow(client: MlflowClient, stored: Run, quantity: Quantity = EPISODE_
 
 def _metrics(quantity: Quantity) -> tuple[str, ...]:
     logged = (quantity.evaluation, quantity.final, quantity.training, quantity.baseline, *CLOCKS)
-    return logged if quantity.name is None else (*logged, quantity.name)
+    return (*logged, quantity.name) if quantity.name is not None and may_log(quantity.name) else logged
 
 
 def _status(run: RunDirectory, log: History) -> str:

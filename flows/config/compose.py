@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
@@ -122,8 +122,10 @@ def compose_extended(run: RunDirectory, overrides: Sequence[str]) -> tuple[RunCo
     """
 
     def read(file: Path) -> Mapping[str, Any]:
-        stored, preset = run.read_config(), at(run.read_config(), "algo.name")
-        for before in (run.read_overrides(), [f"exp={preset}"]):  # a run from a parameter file has no overrides
+        stored = run.read_config()
+        _, typed = plugins.take_from(run.read_overrides())  # a plugin is imported only if the user names it again
+        last = {override.lstrip("+~").partition("=")[0]: override for override in typed}  # a resumed run can have two
+        for before in ([*last.values()], [f"exp={at(stored, 'algo.name')}"]):  # none in a run from a parameter file
             with suppress(UserError):
                 return _with_interpolations(stored, _compose_files(before, Mistakes()))
         return stored
@@ -131,28 +133,39 @@ def compose_extended(run: RunDirectory, overrides: Sequence[str]) -> tuple[RunCo
     return _compose_from(run.config, read, overrides)
 
 
-def _with_interpolations(stored: Any, files: DictConfig) -> Any:
-    """Return the values of `stored`, but the interpolations of `files` for keys that have the same value in both."""
+def _with_interpolations(stored: Mapping[str, Any], files: DictConfig) -> Any:
+    """Return `stored`, in which each interpolation of `files` that gives the same value replaces this value."""
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
-    def merge(values: Any, node: Any) -> Any:
-        if not isinstance(values, Mapping) or not OmegaConf.is_dict(node):
-            return values
-        merged, texts = dict(values), cast("dict[str, Any]", OmegaConf.to_container(node, resolve=False))
-        for key in values.keys() & texts.keys():
-            text = texts[key]
-            if not OmegaConf.is_interpolation(node, key):
-                merged[key] = merge(values[key], node[key])
-            elif isinstance(text, str):
-                with suppress(OmegaConfBaseException):
-                    value = node[key]
-                    value = OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
-                    merged[key] = text if value == values[key] else values[key]
-        return merged
+    config = OmegaConf.create(dict(stored))
 
-    groups = {key: value for key, value in stored.items() if isinstance(value, Mapping)}
-    return stored | {key: merge(value, files.get(key)) for key, value in groups.items()}
+    def restore(node: Any, texts: Any) -> None:
+        for key, text in texts.items():
+            if key not in node:
+                continue
+            if isinstance(text, str) and "${" in text:
+                value = _plain(node[key])
+                node[key] = text
+                with suppress(OmegaConfBaseException):
+                    if _plain(node[key]) == value:
+                        continue
+                node[key] = value
+            elif isinstance(text, Mapping) and OmegaConf.is_dict(node[key]):
+                restore(node[key], text)
+
+    texts: Any = OmegaConf.to_container(files, resolve=False)
+    for group in texts:
+        if OmegaConf.is_dict(config.get(group)) and isinstance(texts[group], Mapping):
+            restore(config[group], texts[group])
+    return OmegaConf.to_container(config, resolve=False)
+
+
+def _plain(value: Any) -> Any:
+    """Return a value of a config, without interpolations; a node as nested dicts and lists."""
+    from omegaconf import OmegaConf
+
+    return OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
 
 
 def compose_params(file: Path, overrides: Sequence[str]) -> tuple[RunConfig, dict[str, Any]]:

@@ -49,11 +49,11 @@ def compose_extension(source: str, overrides: Sequence[str]) -> tuple[tuple[RunC
         The config, as typed values and as nested dicts; and the overrides that are recorded for the run.
     """
     path = checkpoint_of(source) if source.startswith("models:/") else Path(source)
-    is_checkpoint = (path / "manifest.json").exists()
     if not path.exists() and path.parent.name == "checkpoints":
-        checkpoint.resolve(
-            RunDirectory.existing(path.parents[1]), path.name
-        )  # raises an error that lists those there are
+        # The error lists the existing checkpoints.
+        path = checkpoint.resolve(RunDirectory.existing(path.parents[1]), path.name)
+        source = str(path)
+    is_checkpoint = (path / "manifest.json").exists()
     run = RunDirectory.of_checkpoint(path.absolute()) if is_checkpoint else RunDirectory.existing(path)
     typed = {override.lstrip("+").partition("=")[0] for override in overrides}
     ours = [override_text(key, value) for key, value in {EXTENDS: source, **NOT_INHERITED}.items() if key not in typed]
@@ -62,7 +62,7 @@ def compose_extension(source: str, overrides: Sequence[str]) -> tuple[tuple[RunC
 
 
 def _refuse_other_algorithm(run: RunDirectory, overrides: Sequence[str]) -> None:
-    """Raise a UserError that names only `algo.name`; otherwise, each key of the run would be an error of its own."""
+    """Raise a UserError if an override changes `algo.name`; otherwise, the error would list every key of the run."""
     name = run.read_config()["algo"]["name"]
     for override in overrides:
         key, _, value = override.partition("=")

@@ -121,7 +121,7 @@ def list_runs(chosen: str, root: str) -> list[ListedRun]:
         return exact
     folder = _newest_first(_read_below(Path(typed))) if os.path.isdir(typed) else []
     found = folder or [one for one in runs if one.contains(chosen)]
-    if found or chosen in STATUSES:
+    if found or chosen.lower() in STATUSES:
         return found
     known = sorted({text for one in runs for text in (one.group, one.algo, one.env_id, one.status) if text})
     raise UserError(

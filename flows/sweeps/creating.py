@@ -177,6 +177,8 @@ def _refuse_other_metric(sweep: SweepConfig, config: RunConfig) -> None:
             f"sweep.metric={metric}: must be return or a number that env.info_keys selects{nearest(metric, names)}; "
             f"add env.info_keys=[{','.join([*config.env.info_keys, metric])}]"
         )
+    if config.metric.log_level == 0:
+        raise UserError(f"metric.log_level=0: {metric} (sweep.metric) would not be logged; set metric.log_level=1")
     if sweep.objective == "final":
         raise UserError(
             f"sweep.objective=final: callbacks are not called after the final evaluation, so they cannot log {metric} "

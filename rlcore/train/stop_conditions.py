@@ -78,6 +78,8 @@ class StopConditions:
         self._reads = frozenset[str]().union(*(condition.reads for condition in self.conditions))
         missing = {*self._reads} - {*COMMON, UNKNOWN, *metric_names(info_keys)}
         self._awaited = {metric for metric in missing if may_log(metric)} if callbacks else set[str]()
+        self._logged = set[str]()  # names in `_awaited` that a callback has logged
+        self._warned = False
         self._missing = missing - self._awaited
         self._known: set[str] = set()  # names of all metrics so far, for warnings
         self._sure = False  # True after `SURE` gradient steps
@@ -120,7 +122,7 @@ class StopConditions:
         """Call all conditions with metrics, and return `reason`."""
         self._known |= metrics.keys()
         self._missing -= metrics.keys()
-        self._awaited -= metrics.keys()
+        self._logged |= self._awaited & metrics.keys()
         for condition in self.conditions:
             condition(metrics)
         return self.reason
@@ -168,19 +170,20 @@ class StopConditions:
         Call this after the callbacks of an evaluation, and with `ended` at the end of training. Without `ended`, there
         is no warning in the first `SURE` gradient steps.
         """
-        if self._awaited and (self._sure or ended):
-            names = sorted(self._awaited)
+        names = sorted(self._awaited - self._logged)
+        if names and not self._warned and (self._sure or ended):
             log.warning(
                 "stop: neither the training nor a callback has logged %s yet, so its condition cannot hold%s",
                 ", ".join(names),
                 nearest(names[0], self._known),
             )
-            self._awaited = set()
+            self._warned = True
 
     def state_dict(self) -> State:
         """Return the states of the conditions, in JSON values."""
         states = [condition.state_dict() for condition in self.conditions]
-        return {"names": [*self.names], "states": states, "evaluated": self.evaluated}
+        logged = {"logged": sorted(self._logged)} if self._awaited else {}
+        return {"names": [*self.names], "states": states, "evaluated": self.evaluated, **logged}
 
     def load_state_dict(
         self,
@@ -206,6 +209,7 @@ class StopConditions:
                 if policy_steps > since:
                     condition(_evaluation_metrics(scores[policy_steps], infos.get(policy_steps, {})))
         self.evaluated = max(scores, default=-1)
+        self._logged |= {*state.get("logged", ())}
 
 
 def _evaluation_metrics(score: float, info: Mapping[str, float]) -> dict[str, float]:

@@ -70,6 +70,14 @@ def test_compare_by_unknown_number_names_key(root: Path, capsys: pytest.CaptureF
     assert "train with env.info_keys=[speed]" in error
 
 
+def test_compare_refuses_metric_of_the_training(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for group in ("low", "high"):
+        for run in group_of(root, group, LOW[:2]):
+            EventLog(run.events).append("metrics", policy_steps=4096, values={"Loss/value_loss": 1.0})
+    assert cli.main(["compare", "low", "high", "--metric", "Loss/value_loss"]) == 2
+    assert "has no value of Loss/value_loss in its log" in capsys.readouterr().err
+
+
 def test_compare_ranks_by_metric_of_callback(root: Path, undrawn: None, capsys: pytest.CaptureFixture[str]) -> None:
     for group, values in (("low", LOW), ("high", HIGH)):
         for run, value in zip(group_of(root, group, values), values, strict=True):

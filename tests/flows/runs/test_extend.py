@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from flows.runs.params import follow_params
 from flows.stages.make_env import make_env
 from flows.sweeps.creating import check_plan
 from flows.sweeps.plan import plan
+from rlcore import plugins
 from rlcore.config.learning_half import config_hash
 from rlcore.errors import UserError
 from rlcore.evaluation.policy import write_policy_folder
@@ -231,13 +233,42 @@ def test_keys_that_refer_to_a_changed_key_follow_it(ppo: RunDirectory, tmp_path:
     assert (config.dense_units, config.actor.dense_units) == (unchanged.dense_units, unchanged.actor.dense_units)
 
 
+def write_run(path: Path, typed: Sequence[str], overrides: Sequence[str]) -> RunDirectory:
+    """Write the config that `typed` gives, and other recorded overrides."""
+    path.mkdir()
+    run = RunDirectory(path)
+    run.config.write_text(dump(compose(typed)[1]))
+    run.overrides.write_text("".join(f"{override}\n" for override in overrides))
+    return run
+
+
+def test_interpolation_with_another_value_is_not_restored(tmp_path: Path) -> None:
+    """A parameter file can keep the preset's value for the actor, and change that of all networks."""
+    run = write_run(tmp_path / "run", ["exp=ppo", "algo.dense_act=relu", "algo.actor.dense_act=tanh"], ["exp=ppo"])
+    algo = compose_extended(run, ["algo.gamma=0.9"])[0].algo
+    assert (algo.dense_act, algo.actor.dense_act, algo.critic.dense_act) == ("relu", "tanh", "relu")
+
+
+def test_last_of_two_recorded_overrides_counts(tmp_path: Path) -> None:
+    typed = ["exp=ppo", "algo.dense_act=silu", "algo.dense_act=relu"]  # an extended run records those of its source too
+    run = write_run(tmp_path / "run", ["exp=ppo", "algo.dense_act=relu"], typed)
+    assert compose_extended(run, ["algo.dense_act=elu"])[0].algo.actor.dense_act == "elu"
+
+
+def test_recorded_plugins_are_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(plugins.VARIABLE, "")
+    (tmp_path / "recorded_plugin.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    run = write_run(tmp_path / "run", ["exp=ppo"], ["exp=ppo", "plugins=[recorded_plugin]"])
+    compose_extended(run, ["algo.gamma=0.9"])
+    assert "recorded_plugin" not in sys.modules and not plugins.list_named()
+
+
 @pytest.mark.parametrize("name", ["ppo_recurrent", "sac_ae", "dreamer_v3"])
 def test_config_without_changes_is_that_of_the_source(name: str, tmp_path: Path) -> None:
-    run = RunDirectory(tmp_path)
-    values = compose([f"exp={name}", "algo.dense_act=elu"])[1]
-    run.config.write_text(dump(values))
-    run.overrides.write_text(f"exp={name}\nalgo.dense_act=elu")
-    assert compose_extended(run, [])[1] == values
+    typed = [f"exp={name}", "algo.dense_act=elu"]
+    run = write_run(tmp_path / "run", typed, typed)
+    assert compose_extended(run, [])[1] == run.read_config()
 
 
 def test_refuses_source_without_training_state(ppo: RunDirectory, tmp_path: Path) -> None:

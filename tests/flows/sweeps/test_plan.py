@@ -145,6 +145,10 @@ def test_check_plan_accepts_presets_of_one_task() -> None:
                 "cannot log Mine/evaluation",
             ],
         ),
+        (
+            ["exp=ppo", LR, "sweep.metric=Mine/evaluation", "metric.log_level=0", CALLBACKS],
+            ["metric.log_level=0: Mine/evaluation (sweep.metric) would not be logged"],
+        ),
         (["exp=ppo", LR, "evaluation.every=100000000"], ["evaluation.every", "would have no value to optimize"]),
     ],
 )

@@ -27,6 +27,7 @@ from rlcore.train.boundary import status_of
 from rlcore.train.build import build
 from rlcore.train.resume import refuse_other_config
 from rlcore.train.run_trainer import RunTrainer
+from rlcore.train.stop_conditions import StopConditions
 from rlcore.train.stopping import UpperBound
 from tests.probes.callbacks import Failing, Misspelled, Noise, Recorder
 from tests.runs import prepare, values
@@ -336,6 +337,18 @@ def test_stop_metric_that_callback_never_logs_is_reported_once(
         run_with(
             tmp_path / "other", entry("Recorder"), stop=[{"upper_bound": {"metric": "Loss/polic_loss", "value": 1}}]
         )
+
+
+def test_resumed_conditions_know_what_was_logged_before(caplog: pytest.LogCaptureFixture) -> None:
+    def conditions() -> StopConditions:
+        return StopConditions([UpperBound("Mine/once", 2), UpperBound("Mine/never", 2)], callbacks=True)
+
+    first, resumed = conditions(), conditions()
+    first.update({"Mine/once": 1.0})
+    resumed.load_state_dict(json.loads(json.dumps(first.state_dict())), {})
+    resumed.warn_of_missing(ended=True)
+    (message,) = (record.getMessage() for record in caplog.records)
+    assert "Mine/never" in message and "Mine/once" not in message
 
 
 def test_stop_condition_reads_metric_of_evaluation_in_library_trainer() -> None:
