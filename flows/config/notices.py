@@ -16,9 +16,9 @@ from rlcore.config.run import RunConfig
 from rlcore.config.schema import arguments
 from rlcore.config.stop import OLD_KEY
 from rlcore.config.values import at, plain, spell
-from rlcore.envs.suites.own import KEY as OWN_CLASS
 from rlcore.system.devices import cores
 
+OWN_CLASS = "env.wrapper._target_"  # `rlcore.envs.suites.own.KEY`, whose module imports Gymnasium
 OF_IMAGES = ("env.frame_stack", "env.frame_stack_dilation", "env.grayscale", "env.screen_size")
 
 
@@ -156,8 +156,9 @@ def _id_that_stays(env_id: str, overrides: Sequence[str]) -> Iterator[str]:
 def _id_of_own_class(config: RunConfig, overrides: Sequence[str]) -> Iterator[str]:
     """Yield a notice if the overrides select a class of the user, but not its name for runs and models, `env.id`."""
     typed = {override.partition("=")[0].lstrip("+") for override in overrides}
-    if OWN_CLASS in typed and not typed & {"env", "env.id"}:
-        name = str(config.env.wrapper[OWN_CLASS.rpartition(".")[2]]).replace(":", ".").rpartition(".")[2]
+    target = config.env.wrapper.get("_target_")  # None for a class of SheepRL's files, such as gymnasium.make
+    if OWN_CLASS in typed and target is not None and not typed & {"env", "env.id"}:
+        name = str(target).replace(":", ".").rpartition(".")[2]
         yield (
             f"env.id={config.env.id}: the run and its model are named after env.id, not after the class in "
             f"{OWN_CLASS}; to change that, add env.id={name}"

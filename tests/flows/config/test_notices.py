@@ -49,6 +49,8 @@ def test_notices_name_id_of_own_class(monkeypatch):
     (sentence,) = notices(compose(["exp=ppo", *typed[1:]])[0], typed[1:])
     assert sentence.startswith("env.id=CartPole-v1: the run and its model are named after env.id, not after the class")
     assert sentence.endswith("add env.id=Maze")
+    known = ["env.wrapper._target_=gymnasium.make"]
+    assert not notices(compose(["exp=ppo", *known])[0], known)
 
 
 @pytest.mark.parametrize("typed", ["env.frame_stack=4", "env.grayscale=true"])
