@@ -2,6 +2,7 @@
 
     make bench-batched       # installs rl8 in .shepherd/rl8, writes docs/results/batched.md
     python -m benchmarks.batched --rl8 VENV/bin/python --examples FOLDER --only cartpole --repeats 3
+    python -m benchmarks.batched --only steps       # without rl8
 
 CPU seconds, wall seconds and peak memory are those of a whole process with one thread: our train stage, and a script
 that builds rl8's algorithm and calls `collect` and `step`. The libraries run alternately. Our first run, which
@@ -234,13 +235,15 @@ def write(results: Path, key: str, figures: dict[str, Any]) -> None:
 def main() -> None:
     """Measure the tasks, and write batched.json and batched.md."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rl8", required=True, type=os.path.abspath, help="Python of an environment with rl8")
-    parser.add_argument("--examples", required=True, type=os.path.abspath, help="folder examples of rl8's source")
+    parser.add_argument("--rl8", type=os.path.abspath, help="Python of an environment with rl8")
+    parser.add_argument("--examples", type=os.path.abspath, help="folder examples of rl8's source")
     every_task = [*TASKS, STEPS]
     parser.add_argument("--only", nargs="*", choices=every_task, default=every_task, help="tasks; other rows are kept")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of batched.json and batched.md")
     arguments = parser.parse_args()
+    if {*arguments.only} - {STEPS} and None in (arguments.rl8, arguments.examples):
+        parser.error(f"--rl8 and --examples are required, except with --only {STEPS}")
     with tempfile.TemporaryDirectory(prefix="shepherd-bench-") as name:
         folder = Path(name)
         (folder / "rl8_train.py").write_text(SCRIPT)

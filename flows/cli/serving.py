@@ -51,7 +51,7 @@ def serve(model: str, port: int) -> None:
     """Serve a registered model over HTTP with MLflow's scoring server."""
     if ":/" not in model and not (Path(model) / "MLmodel").exists():  # for example a run directory
         raise UserError(
-            f"{model}: is not a registered model; use models:/NAME@ALIAS, for example models:/ppo-CartPole-v1@champion "
+            f"{model}: not a registered model; use models:/NAME@ALIAS, for example models:/ppo-CartPole-v1@champion "
             "(`shepherd registry list` lists all models)"
         )
     with _port(port):  # report a bad port before loading the model

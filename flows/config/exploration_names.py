@@ -56,7 +56,7 @@ def name_exploration_run(tree: Tree) -> None:
 
 
 def name_exploration_metrics(tree: Tree) -> None:
-    """Replace the reduction of a metric by those of the metrics of each actor or critic, in place.
+    """Copy the reduction of a metric name without an ending to the metrics of each actor or critic, in place.
 
     SheepRL's files name some metrics of Plan2Explore without the ending of an actor or a critic. For example, with the
     two critics of the default, `Loss/value_loss_exploration: max` becomes `Loss/value_loss_exploration_intrinsic: max`

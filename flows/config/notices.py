@@ -154,7 +154,10 @@ def _id_that_stays(env_id: str, overrides: Sequence[str]) -> Iterator[str]:
 
 
 def _id_of_own_class(config: RunConfig, overrides: Sequence[str]) -> Iterator[str]:
-    """Yield a notice if the overrides select a class of the user, but not its name for runs and models, `env.id`."""
+    """Yield a notice if the overrides select an environment class of the user but do not set `env.id`.
+
+    The run and the model are named after `env.id`.
+    """
     typed = {override.partition("=")[0].lstrip("+") for override in overrides}
     target = config.env.wrapper.get("_target_")  # None for a class of SheepRL's files, such as gymnasium.make
     if OWN_CLASS in typed and target is not None and not typed & {"env", "env.id"}:

@@ -75,9 +75,9 @@ def _is_default(named: str, recurrent: bool) -> bool:
     allowed = [model for model, of_recurrent in DEFAULT_MODELS.items() if of_recurrent == recurrent]
     if name not in allowed:
         raise UserError(
-            f"algorithm_config.model_cls={named}: must be rl8.models.{' or rl8.models.'.join(allowed)}"
-            f"{' with recurrent: true' if recurrent else ' without recurrent: true'}, or your own class in a plugin "
-            "(docs/your_own_model.md)"
+            f"algorithm_config.model_cls={named}: must be rl8.models.{' or rl8.models.'.join(allowed)}, because "
+            f"{'recurrent is true' if recurrent else 'the file has no recurrent: true'}; or name your own class in a "
+            "plugin (docs/your_own_model.md)"
         )
     return True
 

@@ -113,9 +113,12 @@ def _not_compared(run: RunDirectory, name: str, reason: Mapping[str, Any]) -> Ga
     again = f"{bin_folder()}{stage_command('register-model', short_path(run.path), None, [], modules)}"
     if "plugins" in reason:
         typed = f"plugins=[{','.join(reason['plugins'])}]"
-        words = f"the champion needs {typed}, which this command does not name; `{again}` compares them"
+        words = f"the champion needs {typed}, which this command does not name; `{again}` compares the two policies"
     else:
-        words = f"the champion cannot be loaded ({reason['error']}); if it can be loaded again, `{again}` compares them"
+        words = (
+            f"the champion cannot be loaded ({reason['error']}); if it can be loaded again, `{again}` compares the two "
+            "policies"
+        )
     return GateVerdict(False, 0.0, -math.inf, math.inf, f"not compared with {name}, because {words}", decided=False)
 
 

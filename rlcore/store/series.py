@@ -31,7 +31,7 @@ class Quantity(NamedTuple):
     It is the return, a number from `info`, or a metric that a callback logs after evaluations.
 
     Attributes:
-        name: name of a number that `env.info_keys` selects, or of a metric; None for the return.
+        name: name of a number that `env.info_keys` selects, or of a metric that a callback logs; None for the return.
     """
 
     name: str | None = None

@@ -109,11 +109,11 @@ class OwnHead(nn.Module):
 
     def _check_masks(self, spec: EnvSpec) -> None:
         """Raise UserError if the class does not receive action masks, or if a mask depends on another choice."""
-        keys, off = ", ".join(spec.mask_keys), "set algo.action_masks=false, or distribution.type=auto"
+        keys, off = ", ".join(spec.mask_keys), "set algo.action_masks=false or distribution.type=auto"
         if not accepts(self.own, "allowed"):
             raise UserError(
                 f"{self.place}: the class does not receive the action masks ({keys}) of {spec.id}; give its "
-                f"constructor the argument `allowed`, {off}"
+                f"constructor the argument `allowed`, or {off}"
             )
         if any(spec.conditions(part) for part in range(self.action.size)):
             raise UserError(

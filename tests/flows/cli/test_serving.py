@@ -64,5 +64,8 @@ def test_serve_refuses_port_before_loading_model() -> None:
 
 
 def test_serve_refuses_run_directory(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"x: is not a registered model; use models:/NAME@ALIAS, for example models:/"):
-        serving.serve(f"{tmp_path}/x", 5002)
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "config.yaml").write_text("algo:\n  name: ppo\n")
+    with pytest.raises(UserError, match=r"run: not a registered model; use models:/NAME@ALIAS, for example models:/"):
+        serving.serve(str(folder), 5002)

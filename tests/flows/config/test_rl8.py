@@ -142,7 +142,7 @@ def test_typed_sizes_change_computed_sizes(tmp_path: Path) -> None:
         ),
         (
             "{env_cls: a.B, recurrent: true, algorithm_config: {model_cls: rl8.models.DefaultDiscreteModel}}",
-            ["model_cls=rl8.models.DefaultDiscreteModel", "DefaultDiscreteRecurrentModel", "recurrent: true"],
+            ["model_cls=rl8.models.DefaultDiscreteModel", "DefaultDiscreteRecurrentModel", "because recurrent is true"],
         ),
         (
             "{env_cls: a.B, algorithm_config: {optimizer_config: {fused: true}}}",

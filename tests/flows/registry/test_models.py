@@ -163,7 +163,8 @@ def test_champion_whose_plugin_is_not_named_is_compared_later(
     assert (result["version"], result["aliases"]) == (2, ["challenger"])
     sentence = (
         f"Not champion: not compared with champion version 1, because the champion needs plugins=[{OWN}], which this "
-        f"command does not name; `shepherd stage register-model {plain.path} 'plugins=[{OWN}]'` compares them"
+        f"command does not name; `shepherd stage register-model {plain.path} 'plugins=[{OWN}]'` compares the two "
+        "policies"
     )
     assert result["decision"].replace(bin_folder(), "") == sentence
     tags = connect(tracking_uri()).get_model_version("plugged", "2").tags
