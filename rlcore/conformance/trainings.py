@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import threading
 from typing import Any
 
 from torch import Tensor, nn
 
 from rlcore.config.run import RunConfig
-from rlcore.envs.card import environment_card
+from rlcore.envs.card import card_once
 from rlcore.errors import RunError
 from rlcore.protocols import Learner
 from rlcore.store.checkpoint import nested_state
@@ -22,8 +21,6 @@ FEW = 3  # iterations with an update; a replay buffer that is not filled yet ret
 def fresh(config: RunConfig, **how: Any) -> Trainer:
     """Create a new training that has not collected any data.
 
-    The environment card (measured properties of the environment) is measured only once per process and environment.
-
     Args:
         config: config of the training.
         **how: further arguments of `Trainer`, such as `ranks` or `compiled`.
@@ -31,15 +28,12 @@ def fresh(config: RunConfig, **how: Any) -> Trainer:
     Returns:
         The training.
     """
-    one = repr(dataclasses.replace(config.env, num_envs=1))  # the card does not depend on the number of environments
-    if one not in _CARDS:
-        _CARDS[one] = environment_card(config.env)
+    card = card_once(config.env)
     # Threads share torch's global generator, which initializes layers: two that save and restore it can deadlock.
     with _BUILDING:
-        return Trainer(config, _CARDS[one], **how)
+        return Trainer(config, card, **how)
 
 
-_CARDS: dict[str, dict[str, Any]] = {}
 _BUILDING = threading.Lock()
 
 
