@@ -16,12 +16,15 @@ from flows.cli.main import main
 from flows.config.compose import compose
 from rlcore import conformance, plugins
 from rlcore.algorithms.on_policy.actor_critic import ActorCritic
+from rlcore.algorithms.on_policy.own_distribution import OwnHead
 from rlcore.algorithms.on_policy.ppo_recurrent.learner import Agent, Seen
 from rlcore.compiled import machine_code
 from rlcore.config.run import RunConfig
 from rlcore.errors import UserError
 from rlcore.evaluation.policy import load_policy
-from rlcore.spec import ACTION
+from rlcore.nn.action_masks import Masks
+from rlcore.nn.network_keys import ActorConfig
+from rlcore.spec import ACTION, ActionSpec, ArraySpec, Binding, EnvSpec
 from rlcore.train.trainer import Trainer
 from tests.contract.checks import conformance_cases
 from tests.probes import own_model
@@ -245,6 +248,33 @@ def test_own_distribution_obeys_masks_like_built_in_one() -> None:
 @pytest.mark.parametrize("check", conformance.DISTRIBUTION_CHECKS, ids=lambda check: check.__name__)
 def test_masked_distribution_passes_conformance(check: Callable[[RunConfig], None]) -> None:
     check(compose([*MASKED, f"distribution.type={OWN}:Choices"])[0])
+
+
+def parts(**masks: ArraySpec) -> EnvSpec:
+    """Return the spec of an environment with two sub-actions, of two and three choices, and with these masks."""
+    return EnvSpec("Parts", masks, ActionSpec("MultiDiscrete", (2,), "int64", (2, 3), (0, 0)))
+
+
+def own_head(spec: EnvSpec) -> OwnHead:
+    distribution, rng = f"{OWN}:Choices", torch.Generator()
+    return OwnHead(4, spec.action, distribution, ActorConfig(), rng, torch.nn.Identity(), masked_by=spec)
+
+
+def test_allowed_is_true_for_choices_without_mask() -> None:
+    spec = parts(action_mask=ArraySpec((3,), "int8", kind="mask", binds=Binding(1)))
+    masks = torch.tensor([[1, 0, 1], [0, 1, 0]], dtype=torch.int8)
+    policy: Any = own_head(spec).policy(torch.zeros(2, 5), Masks(spec, {"action_mask": masks}))
+    allowed = policy.p > 0  # the probe gives each allowed choice a positive probability
+    assert allowed.int().tolist() == [[1, 1, 1, 0, 1], [1, 1, 0, 1, 0]]
+
+
+def test_own_distribution_refuses_masks_that_depend_on_a_choice() -> None:
+    spec = parts(action_mask=ArraySpec((3,), "int8", kind="mask", binds=Binding(1, 0, (1,))))
+    sentence = (
+        "not available for the action masks (action_mask) of Parts, because a mask depends on the choice of another"
+    )
+    with pytest.raises(UserError, match=re.escape(f"distribution.type={OWN}:Choices: {sentence}")):
+        own_head(spec)
 
 
 def test_loaded_policy_with_own_distribution_obeys_masks(tmp_path: Path) -> None:
