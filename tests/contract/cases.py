@@ -19,8 +19,8 @@ from tests.contract.checks import MAIN
 from tests.contract.test_registry import ENVS, PAIRS, SETTINGS
 from tests.soaking import heavy, soak
 
-# One algorithm of each family is checked by every `make test`, the Dreamer with the checks in `MAIN` only, which take
-# seconds each. All others are heavy.
+# One algorithm of each family is checked by every `make test`. For the Dreamer, these are the checks in `MAIN` without
+# the comparison with traced functions, which takes too long. All others are heavy.
 ALWAYS = {("ppo", "CartPole-v1"), ("sac", "Pendulum-v1"), ("dreamer_v3", "CartPole-v1")}
 FINETUNING = [f"p2e_dv{version}_finetuning" for version in ("1", "2", "3", "3_5")]
 # Algorithms that have all checks with discrete actions; all others have them with continuous actions.
