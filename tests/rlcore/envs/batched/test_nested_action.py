@@ -7,11 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from gymnasium import spaces
 
 from rlcore import streams
-from rlcore.algorithms.on_policy import ppo
+from rlcore.algorithms import ALGORITHMS
+from rlcore.compiled import machine_code
+from rlcore.config.build import build as build_config
 from rlcore.conformance import check_batched_env
 from rlcore.envs.batched.env import BatchedEnv, Transition
 from rlcore.envs.exact.recording import random_action
@@ -20,6 +23,8 @@ from rlcore.evaluation.policy import load_policy
 from rlcore.store.checkpoint import nested_state
 from rlcore.train.build import build
 from rlcore.train.trainer import Trainer
+from tests.graphs import run_graphs
+from tests.learning.assembly import compiler_of
 from tests.probes.envs import CompositeActions
 
 
@@ -43,9 +48,15 @@ class Arm(BatchedEnv):
         return self.state["seen"][:, None], reward, torch.zeros_like(seen, dtype=torch.bool)
 
 
-def trainer() -> Trainer:
-    algo = ppo.Config(total_steps=640, rollout_steps=8, per_rank_batch_size=16, dense_units=8)
-    return build(algo, Arm, num_envs=4)
+COMMON = {"total_steps": 640, "rollout_steps": 8, "dense_units": 8}
+SETTINGS: dict[str, dict[str, Any]] = {
+    "ppo": {"per_rank_batch_size": 16},
+    "a2c": {},
+}
+
+
+def trainer(algo: str = "ppo") -> Trainer:
+    return build(build_config(ALGORITHMS[algo].Config, COMMON | SETTINGS[algo], "algo."), Arm, num_envs=4)
 
 
 def test_rewards_equal_those_of_single_environment() -> None:
@@ -71,12 +82,31 @@ def test_environment_passes_checks_of_make_env() -> None:
     assert card["tier"] == "snapshot" and card["spec"]["action"]["space"] == "Composite"
 
 
-def test_training_resumes_to_same_bits_and_policy_acts(tmp_path: Path) -> None:
-    whole, first = trainer(), trainer()
+def test_traced_step_equals_eager_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine_code, "build", run_graphs)
+    monkeypatch.setattr(machine_code, "find", lambda *_: None)  # no machine code from the cache
+    eager, traced = trainer(), trainer()
+    for one in (eager, traced):
+        one.envs.reset()
+    envs: Any = traced.envs
+    envs.compile(compiler_of(traced.config, envs.spec, 4))
+    assert envs.compiled
+    rng = streams.generator(0, "probe")
+    for _ in range(20):
+        action = torch.from_numpy(np.stack([np.asarray(random_action(envs.spec, rng, {})) for _ in range(4)]))
+        one, other = eager.envs.step(action), envs.step(action)
+        torch.testing.assert_close((other.reward, other.obs), (one.reward, one.obs))
+        assert torch.equal(other.is_first, one.is_first)
+    assert eager.envs.pop_episodes() == envs.pop_episodes()
+
+
+@pytest.mark.parametrize("algo", SETTINGS)
+def test_training_resumes_to_same_bits_and_policy_acts(algo: str, tmp_path: Path) -> None:
+    whole, first = trainer(algo), trainer(algo)
     for one in (whole, first):
         one.collect()
         one.update()
-    again = trainer().load(first.save(tmp_path))
+    again = trainer(algo).load(first.save(tmp_path))
     for one in (whole, again):
         one.collect()
         one.update()
