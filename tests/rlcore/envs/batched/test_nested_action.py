@@ -52,6 +52,7 @@ COMMON = {"total_steps": 640, "rollout_steps": 8, "dense_units": 8}
 SETTINGS: dict[str, dict[str, Any]] = {
     "ppo": {"per_rank_batch_size": 16},
     "a2c": {},
+    "ppo_recurrent": {"per_rank_sequence_length": 4, "rnn": {"lstm": {"hidden_size": 8}}},
 }
 
 
@@ -113,4 +114,5 @@ def test_training_resumes_to_same_bits_and_policy_acts(algo: str, tmp_path: Path
     assert nested_state.encode(again.state_dict()) == nested_state.encode(whole.state_dict())
     evaluated = whole.evaluate(3)
     assert len(evaluated["returns"]) == 3 and evaluated["mean_length"] == 8
-    assert load_policy(whole.save(tmp_path / "last")).predict(np.zeros((5, 1), np.float32)).shape == (5, 8)
+    action, _ = load_policy(whole.save(tmp_path / "last")).step(np.zeros((5, 1), np.float32))
+    assert action.shape == (5, 8)
