@@ -169,6 +169,7 @@ def dry_run(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch, *words: st
     return run
 
 
+@pytest.mark.filterwarnings("ignore:.*is out of date:DeprecationWarning")  # MsPacmanNoFrameskip-v0
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=heavy if name in FAST else soak) for name in sorted(FILES.keys() - ABSENT)]
 )
