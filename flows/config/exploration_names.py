@@ -5,14 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from rlcore.algorithms import ALGORITHMS
-from rlcore.algorithms.dreamer.plan2explore.config import (
-    OF_TASK,
-    ONE_GOAL,
-    PER_ACTOR,
-    PER_CRITIC,
-    exploration_metrics,
-    goals_of,
-)
 from rlcore.config.values import at, spell
 from rlcore.errors import UserError
 
@@ -70,6 +62,16 @@ def name_exploration_metrics(tree: Tree) -> None:
     module = ALGORITHMS.get(str(at(algo, "name")))
     if module is None or not isinstance(metrics, dict) or not at(algo, "ensembles"):
         return
+    # Only Plan2Explore needs this module, and every command imports this file.
+    from rlcore.algorithms.dreamer.plan2explore.config import (
+        OF_TASK,
+        ONE_GOAL,
+        PER_ACTOR,
+        PER_CRITIC,
+        exploration_metrics,
+        goals_of,
+    )
+
     logged = {*getattr(module.Config, "amount_metrics", ())}
     if hasattr(module.Config, "goals"):  # the exploration phase
         critics = at(algo, "critics_exploration")
