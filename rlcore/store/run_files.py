@@ -101,7 +101,7 @@ def wrong_field(content: Mapping[str, Any]) -> str | None:
             continue
         if not isinstance(value, expected):
             return name
-        if isinstance(value, list) and not all(isinstance(element, NUMBER) for element in value):
+        if isinstance(value, list) and not all(issubclass(kind, NUMBER) for kind in set(map(type, value))):
             return name
         if name in WITH_FIELDS and isinstance(value, Mapping) and (inner := wrong_field(value)) is not None:
             return f"{name}.{inner}"
