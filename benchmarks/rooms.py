@@ -67,13 +67,27 @@ def area_under_curve(values: np.ndarray, positive: np.ndarray) -> float:
     return float(((pairs > 0) + 0.5 * (pairs == 0)).mean())
 
 
+def smallest_loss(learner: Any) -> float:
+    """Return the loss of an ensemble without errors; that of a normal distribution contains a constant."""
+    targets = torch.zeros(1, learner.target_size())
+    return len(learner.ensembles.members) * float(type(learner).distance(targets, targets, 1))
+
+
 def explore_rooms(training: Any, steps: int) -> tuple[float, list[float]]:
-    """Train on random actions; return the AUROC of unseen cells, and the loss of the ensemble in each gradient step."""
+    """Train on random actions.
+
+    Args:
+        training: trainer of Plan2Explore in `Rooms`.
+        steps: number of policy steps.
+
+    Returns:
+        AUROC of unseen cells, and the loss of the ensemble in each gradient step, less `smallest_loss`.
+    """
     training.plan = dataclasses.replace(training.plan, random_steps=10**9)
-    losses = list[float]()
+    losses, least = list[float](), smallest_loss(training.learner)
     while training.policy_steps < steps:
         training.collect()
-        losses += [float(metrics["Loss/ensemble_loss"]) for metrics in training.take_gradient_steps()]
+        losses += [float(metrics["Loss/ensemble_loss"]) - least for metrics in training.take_gradient_steps()]
     rows = training.buffer.copy_rows().obs["state"].flatten(0, -2).numpy()
     seen = {(int(row[:ROWS].argmax()), int(row[ROWS:].argmax())) for row in rows}
     unseen = np.array([cell not in seen for cell in CELLS])
