@@ -214,7 +214,8 @@ class Learner:
     def sync_weights(self, player: Any) -> None:
         """Copy the current weights to `player`, a copy of the behavior policy that collects data.
 
-        If `player` is the behavior policy of this learner, nothing is copied.
+        It is called after weights were loaded, and after each iteration with at least one gradient step. If `player` is
+        the behavior policy of this learner, nothing is copied.
         """
         if player is not self.behavior_policy:
             player.load_state_dict(self.behavior_policy.state_dict())

@@ -104,7 +104,8 @@ class TrainingLoop:
             if on_batch is not None:
                 on_batch(len(metrics), total)
             metrics.append(check_metrics(self.learner.update(batch, self.rng)))
-        self.learner.sync_weights(self.behavior_policy)
+        if metrics:
+            self.learner.sync_weights(self.behavior_policy)
         self._untrimmed += len(metrics)
         if self._untrimmed >= TRIMMED:
             heap.trim()

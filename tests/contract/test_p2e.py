@@ -193,7 +193,7 @@ def same(one: torch.nn.Module, other: torch.nn.Module) -> bool:
 
 def test_finetuning_with_task_actor_acts_with_it() -> None:
     learner: Any = Trainer(config("p2e_dv3_finetuning", player={"actor_type": "task"}), compiled=False).learner
-    learner.sync_weights(learner.behavior_policy)
+    assert not same(learner.agent.actor, learner.actor_exploration)
     assert same(learner.behavior_policy.actor, learner.agent.actor)
 
 

@@ -202,6 +202,17 @@ def test_remember_fills_replay_buffer_with_dataset(tmp_path: Path, monkeypatch: 
         training().remember(run.dataset)
 
 
+def test_weights_are_copied_to_player_only_after_gradient_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ALGORITHMS, "q_learning", q_learning)
+    algo = build(q_learning.Config, {"total_steps": 400, "size": 100, "learning_starts": 8}, "algo.")
+    one, copied = Trainer(RunConfig(algo=algo, env=EnvConfig(id="CartPole-v1", num_envs=2)), CARD), list[int]()
+    monkeypatch.setattr(one.learner, "sync_weights", lambda player: copied.append(one.policy_steps))
+    for _ in range(6):
+        one.collect()
+        one.update()
+    assert copied == [16, 24, 32, 40, 48]  # no batch is due after the first rollout, of 8 policy steps
+
+
 def test_load_state_dict_refuses_other_number_of_ranks() -> None:
     one = training()
     one.collect()

@@ -30,6 +30,7 @@ class FineTuningLearner(DreamerLearner):
         convert = context.fabric.strategy.precision.convert_module
         self.actor_exploration: Any = context.fabric.to_device(convert(self.agent.make_actor(rng)))
         self.player = copy.deepcopy(self.actor_exploration)
+        self.follow()
         return self.agent.with_actor(self.player)
 
     def follow(self) -> None:
