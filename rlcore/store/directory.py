@@ -71,7 +71,7 @@ class RunDirectory:
     Args:
         path: the run's folder, which need not exist. A relative path is converted to an absolute one at once, because
             an environment can change the working directory later.
-    """
+    """  # noqa: DOC601, DOC603 - the paths are class attributes, and their values describe them
 
     config = PathInRun("config.yaml")
     overrides = PathInRun("config_overrides.txt")
