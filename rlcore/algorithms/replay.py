@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
 from rlcore.algorithms.off_policy import ReplayConfig
 from rlcore.data.replay import Replay
 from rlcore.data.samplers import Sampler
 from rlcore.spec import ArraySpec
-from rlcore.types import Context, TrainingSchedule
+from rlcore.types import Carry, Context, TrainingSchedule
 
 
 def make_replay(
@@ -19,6 +19,8 @@ def make_replay(
     before: int = 0,
     lead: int = 0,
     extras: Mapping[str, ArraySpec] | None = None,
+    fixed_extras: Sequence[str] = (),
+    carry: Carry = (),
 ) -> tuple[Replay, TrainingSchedule]:
     """Build the replay buffer and the training schedule of an off-policy algorithm.
 
@@ -31,8 +33,9 @@ def make_replay(
         before: number of additional rows in front of each sampled sequence. An agent with an observation history (frame
             stacks, past actions) needs them for the first rows of the sequence.
         lead: number of rows at the start of each sequence on which the learner does not train.
-        extras: agent outputs that are stored with each row and written back by the learner: name -> shape and dtype for
-            one environment.
+        extras: extra outputs of the agent that are stored with each row: name -> shape and dtype for one environment.
+        fixed_extras: those names in `extras` that the learner never writes back.
+        carry: `agent.initial(1)` if the learner needs the agent's carry at the start of each sequence.
 
     Returns:
         Replay buffer and training schedule.
@@ -53,6 +56,8 @@ def make_replay(
         before=before,
         lead=lead,
         extras=extras,
+        fixed_extras=fixed_extras,
+        carry=carry,
         device=context.fabric.device if context.config.buffer.on_device else "cpu",
     )
     return replay, TrainingSchedule(config.step_limit, config.collect_length, config.random_steps(width))

@@ -76,6 +76,17 @@ def test_dreamer_sampler_follows_buffer_keys(preset: str) -> None:
     assert memory("buffer.type=episode", "buffer.prioritize_ends=true").sampler.prioritize_ends
 
 
+def test_dreamer_replay_stores_carry_and_fixed_extras() -> None:
+    config = compose(["exp=dreamer_v3_cartpole"])[0]
+    of_run = Context(config, SPEC, fabric(), SingleProcess(), config.env.num_envs)
+    extras = {name: ArraySpec((), "float32") for name in ("logprob", "value")}
+    carry = {"deter": torch.zeros(1, 3)}
+    replay = memory_and_plan(of_run, extras, fixed_extras=["logprob"], carry=carry)[0]
+    assert replay.stores_carry and replay.fixed_extras == ("logprob",) and {*replay.extras} == {*extras}
+    plain = memory_and_plan(of_run)[0]
+    assert not plain.stores_carry and replay.row_bytes == plain.row_bytes + (2 + 3) * 4
+
+
 def test_dreamer_v3_bins_follow_head_keys() -> None:
     spec = EnvSpec("Some-v0", {"state": ArraySpec((2,), "float32")}, BOX)
     own = {"world_model": SETTINGS["dreamer_v3"]["world_model"] | {"reward_model": {"spacing": "symexp", "bins": 15}}}

@@ -14,7 +14,7 @@ The model state is reset at rows with is_first = 1.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -27,7 +27,7 @@ from rlcore.algorithms.replay import make_replay
 from rlcore.data.replay import Replay
 from rlcore.data.samplers import Episodes, Sequences
 from rlcore.spec import ArraySpec
-from rlcore.types import Context, TrainingSchedule, Trajectory
+from rlcore.types import Carry, Context, TrainingSchedule, Trajectory
 
 
 class Segment(NamedTuple):
@@ -75,19 +75,24 @@ def open_at_first_row(action: Tensor, is_first: Tensor) -> tuple[Tensor, Tensor]
 
 
 def memory_and_plan(
-    context: Context[DreamerConfig], extras: Mapping[str, ArraySpec] | None = None, lead: int = 0
+    context: Context[DreamerConfig],
+    extras: Mapping[str, ArraySpec] | None = None,
+    lead: int = 0,
+    fixed_extras: Sequence[str] = (),
+    carry: Carry = (),
 ) -> tuple[Replay, TrainingSchedule]:
     """Build a replay buffer from which sequences are sampled, and the training schedule.
 
     Args:
         context: config, specs, devices and ranks of the run (`rlcore.types.Context`).
-        extras: outputs of the agent that are stored with each row and written back: name -> shape and dtype for one
-            environment.
+        extras: extra outputs of the agent that are stored with each row: name -> shape and dtype for one environment.
         lead: number of additional rows at the start of each sequence; 1 if the learner starts from stored model states.
+        fixed_extras: those names in `extras` that the learner never writes back.
+        carry: `agent.initial(1)` if the learner needs the agent's carry at the start of each sequence.
 
     Returns:
         Replay buffer and training schedule.
     """
     length, buffer = context.algo.per_rank_sequence_length + lead, context.config.buffer
     sampler = Episodes(length, buffer.prioritize_ends) if buffer.type == "episode" else Sequences(length)
-    return make_replay(context, sampler, rows=length, lead=lead, extras=extras)
+    return make_replay(context, sampler, rows=length, lead=lead, extras=extras, fixed_extras=fixed_extras, carry=carry)
