@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from inspect import signature
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
@@ -60,6 +61,36 @@ def test_page_uses_names_of_sb3() -> None:
     assert len(used) > 90 and not used - known
 
 
+def test_daily_needs_name_classes_and_options_of_sb3() -> None:
+    theirs = {row[0]: row[1] for row in rows(SECTIONS["Daily needs"])}
+    known = {*THEIRS["names"], *THEIRS["options"]}
+    used = {name for cell in theirs.values() for code in CODE.findall(cell) for name in names_of_sb3(code)}
+    assert len(used) > 4 and not used - known
+    algorithms = re.sub(r"sb3-contrib:|sbx:|\(.*?\)", "", theirs["algorithms"]).replace("-", "")
+    classes = {"HerReplayBuffer" if name == "HER" else name for name in re.findall(r"\w+", algorithms)}
+    assert len(classes) == 14 and not classes - known
+    assert f"{THEIRS['settings']} pairs" in theirs["settings for known tasks"]
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "quantity", "text"),
+    [
+        ("a", "cpu", "of PPO on CartPole: {:.1f} times ours"),
+        ("f", "cpu", "of SAC on LunarLander: {:.1f} times"),
+        ("j", "cpu", "of PPO on Pong from pixels: {:.2f} times"),
+        ("e", "wall", "about equal processor time, {:.1f} times our wall time"),
+    ],
+)
+def test_speed_is_that_of_measurements(benchmark: str, quantity: str, text: str) -> None:
+    measured = json.loads((ROOT / "docs/results/speed.json").read_text())[benchmark]
+    seconds = {
+        name: median(run[quantity] for run in measured["rows"][name]) for name in ("Shepherd", "Stable-Baselines3")
+    }
+    alone = median(measured["alone"]) if quantity == "cpu" else 0  # the simulator's own time
+    ratio = (seconds["Stable-Baselines3"] - alone) / (seconds["Shepherd"] - alone)
+    assert text.format(ratio) in SECTIONS["Daily needs"]
+
+
 def keys() -> set[str]:
     known = {argument.key for argument in arguments(RunConfig)}
     for algorithm in ALGORITHMS.values():
@@ -74,6 +105,7 @@ def test_page_names_existing_keys() -> None:
     known |= {key.rpartition(".")[0] for key in known}
     used = {key.rstrip(".") for code in SPANS for key in KEY.findall(code)}
     used |= {key for line in commands() for key in KEY.findall(line)}
+    used = {"env.wrapper" if key.startswith("env.wrapper.") else key for key in used}  # arguments of an environment
     assert len(used) > 70 and not used - known
 
 

@@ -4,7 +4,7 @@ python -m tests.golden.makers.sb3_names [--check]
 
 It needs stable-baselines3, sb3-contrib, sbx-rl and rl-zoo3. The packages are read, not imported: names of their
 modules, classes, functions, methods, arguments and policies; the defaults of the algorithms; the names of the logged
-metrics; and the options of RL Zoo's `train`.
+metrics; the options of RL Zoo's `train`; and the number of its pairs of algorithm and task.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ import json
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
+
+import yaml
 
 from tests.golden.makers.files import write_text
 
@@ -93,13 +95,19 @@ def texts_of_calls(tree: ast.Module, method: str) -> Iterator[str]:
             yield from (str(part.value) for part in node.args if isinstance(part, ast.Constant))
 
 
+def count_settings(folder: Path) -> int:
+    """Return the number of pairs of algorithm and task in the hyperparameter files of RL Zoo."""
+    return sum(len({*yaml.safe_load(path.read_text())} - {"default"}) for path in folder.glob("*.yml"))
+
+
 def main() -> None:
-    """Write versions, names, defaults, metrics and options."""
+    """Write versions, names, defaults, metrics, options and the number of settings."""
     trees: dict[str, ast.Module] = {}
+    roots: dict[str, Path] = {}
     for module in PACKAGES.values():
         spec = importlib.util.find_spec(module)
         assert spec is not None and spec.submodule_search_locations is not None
-        root = Path(spec.submodule_search_locations[0])
+        root = roots[module] = Path(spec.submodule_search_locations[0])
         for path in sorted(root.rglob("*.py")):
             trees[f"{module}/{path.relative_to(root).as_posix()}"] = ast.parse(path.read_text())
     losses = [tree for name, tree in trees.items() if name.startswith(("stable_baselines3/", "sb3_contrib/ppo"))]
@@ -111,6 +119,7 @@ def main() -> None:
         },
         "metrics": sorted({text for tree in losses for text in texts_of_calls(tree, "record") if "/" in text}),
         "options": sorted(set(texts_of_calls(trees["rl_zoo3/train.py"], "add_argument"))),
+        "settings": count_settings(roots["rl_zoo3"] / "hyperparams"),
     }
     write_text("sb3_names", json.dumps(found, indent=1) + "\n")
 
