@@ -1,10 +1,11 @@
-"""Modules, files and links in the documents exist."""
+"""Modules, files and links in the documents exist, and the API reference contains the modules of the guides."""
 
 from __future__ import annotations
 
 import ast
 import re
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -46,3 +47,42 @@ def test_document_names_existing_files_and_modules(document: str) -> None:
                 names = [f"{node.module}.{alias.name}" for alias in node.names]
                 missing += [name for name in names if not exists(name)]
     assert missing == []
+
+
+def source(dotted: str) -> Path | None:
+    """Return the file of a module or package, or None if there is none."""
+    place = ROOT.joinpath(*dotted.split("."))
+    file = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
+    return file if file.is_file() else None
+
+
+def defines_public(file: Path) -> bool:
+    """Return whether a module defines a public class or function, and does not only import some."""
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    return any(isinstance(node, kinds) and node.name[0] != "_" for node in ast.parse(file.read_text()).body)
+
+
+def imported(code: str) -> Iterator[Path]:
+    """Yield the files of this project's modules from which a program imports."""
+    for node in ast.walk(ast.parse(textwrap.dedent(re.sub(r"\A# .*\n", "", code)))):
+        if isinstance(node, ast.ImportFrom) and str(node.module).split(".")[0] in ("rlcore", "flows"):
+            for alias in node.names:
+                file = source(f"{node.module}.{alias.name}") or source(str(node.module))
+                assert file is not None
+                yield file
+
+
+def test_api_reference_contains_modules_of_guides() -> None:
+    hooks = ast.parse((ROOT / ".ci/docs_hooks.py").read_text())
+    (patterns,) = (
+        ast.literal_eval(node.value)
+        for node in hooks.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "PUBLIC"
+    )
+    public = {path for pattern in patterns for path in ROOT.glob(pattern)}
+    assert all([*ROOT.glob(pattern)] for pattern in patterns)
+    programs = [block for document in DOCUMENTS for block in blocks((ROOT / document).read_text(), "python")]
+    programs += [path.read_text() for path in sorted((ROOT / "examples").rglob("*.py"))]
+    files = {file for program in programs for file in imported(program) if defines_public(file)}
+    assert len(files) > 20
+    assert sorted(str(file.relative_to(ROOT)) for file in files - public) == []
