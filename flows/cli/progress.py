@@ -60,7 +60,7 @@ def _show(progress: Progress) -> Iterator[None]:
         progress.close()
 
 
-class Line(NamedTuple):
+class ProgressLine(NamedTuple):
     """Content of a progress line.
 
     Attributes:
@@ -90,8 +90,8 @@ class Progress:
         self._live = self._console.is_terminal and not self._console.is_dumb_terminal
         self._clock = clock
         self._lock = threading.RLock()
-        self._training: Line | None = None
-        self._work: Line | None = None  # work other than training
+        self._training: ProgressLine | None = None
+        self._work: ProgressLine | None = None  # work other than training
         self._began = (0.0, 0)  # time at which that work began, and how much of it was already done
         self._rate: float | None = None  # recent policy steps per second
         self._learns_since: float | None = 0.0  # elapsed seconds at the first gradient step; None before it
@@ -141,7 +141,7 @@ class Progress:
                 eta = duration((total - steps) / self._rate) if settled and self._rate else "-"
                 begin = [f"{steps:,}/{total:,}", f"{min(100, 100 * steps // total)}%"]
                 parts = [*begin, *parts, f"took {duration(elapsed)}" if finished else f"ETA {eta}"]
-            self._training, self._work = Line("train", share, parts), None
+            self._training, self._work = ProgressLine("train", share, parts), None
             much = not self._live and total is not None and steps - self._steps_written >= LINE_SHARE * total
             if finished or much or self._due(elapsed):
                 self._write(self._training)
@@ -159,7 +159,7 @@ class Progress:
             parts = [f"{done:,}/{total:,} {unit}"]
             if advanced > 0:
                 parts.append(f"ETA {duration((total - done) * took / advanced)}")
-            self._work = Line(doing, done / max(1, total), parts)
+            self._work = ProgressLine(doing, done / max(1, total), parts)
             if done >= total:
                 self._work = None
                 self._redraw()
@@ -204,7 +204,7 @@ class Progress:
     def _due(self, so_far: float) -> bool:
         return self._clock() - self._written >= (REDRAW_EVERY if self._live else max(LINE_EVERY, LINE_SHARE * so_far))
 
-    def _write(self, line: Line) -> None:
+    def _write(self, line: ProgressLine) -> None:
         self._written = self._clock()
         if line is self._training:
             self._steps_written = self._last[0]
@@ -218,7 +218,7 @@ class Progress:
         if self._live:
             self._emit(CLEAR, self._work or self._training)
 
-    def _paint(self, line: Line) -> str:
+    def _paint(self, line: ProgressLine) -> str:
         """Return a progress line that fits into the terminal.
 
         If necessary, the bar is shortened or omitted first, then speed, return, ETA and percentage are omitted.
@@ -239,7 +239,7 @@ class Progress:
             self._console.print(text[:width], end="", soft_wrap=True)
         return painted.get()
 
-    def _emit(self, text: str, line: Line | None = None) -> None:
+    def _emit(self, text: str, line: ProgressLine | None = None) -> None:
         try:
             if not self._closed:
                 self._console.file.write(text + (self._paint(line) if line else ""))
@@ -309,7 +309,7 @@ class JobLines(Progress):
             doing = f"{part:.0%}{score_text}" if part < 1 else "final evaluation"
             parts.append(f"{label.partition(':')[0].removeprefix('trial ')}: {doing}")
         parts.append(f"ETA {self._eta(max(0.0, self._total - through))}")
-        self._training = Line(self._doing, share, parts)
+        self._training = ProgressLine(self._doing, share, parts)
         if now or self._due(self._clock() - self._since):
             self._write(self._training)
 

@@ -183,7 +183,7 @@ class Sequences(Sampler):
         return places, (low + len(number),)
 
 
-class Episodes(Sampler):
+class EpisodeSequences(Sampler):
     """Sampler of sequences that lie within one complete episode.
 
     First an episode is drawn: all complete episodes of at least L rows are equally likely. Then the first row of the

@@ -27,7 +27,7 @@ from rlcore.types import Ranks
 from rlcore.user_code import spell_error, user_code
 
 
-class Training(Protocol):
+class TrainerFacts(Protocol):
     """The attributes of a `Trainer` that callbacks need."""
 
     @property
@@ -104,7 +104,7 @@ class Callbacks:
         names: name -> name of the class, of the callbacks of all ranks.
     """
 
-    def __init__(self, training: Training, entries: Sequence[Entry], names: Mapping[str, str]) -> None:
+    def __init__(self, training: TrainerFacts, entries: Sequence[Entry], names: Mapping[str, str]) -> None:
         self.training, self.entries, self.names = training, entries, names
         self.requests = StopRequests(names) if names else None
         self.directory: Path | None = None  # of the run, if there is one
@@ -115,7 +115,7 @@ class Callbacks:
         self._methods = [overridden_methods(type(entry.callback)) for entry in entries]
 
     @classmethod
-    def from_config(cls, training: Training) -> Callbacks:
+    def from_config(cls, training: TrainerFacts) -> Callbacks:
         """Create the callbacks of the config key `callbacks`; raise UserError if a constructor fails."""
         stated = mappings(training.config.callbacks)
         names = {name_of(callback): str(callback[TARGET]) for callback in stated}
@@ -131,7 +131,7 @@ class Callbacks:
         return cls(training, entries, names)
 
     @classmethod
-    def of(cls, training: Training, callbacks: Sequence[Any]) -> Callbacks:
+    def of(cls, training: TrainerFacts, callbacks: Sequence[Any]) -> Callbacks:
         """Return the callbacks that a program passes as objects; raise UserError if one has no method."""
         entries = list[Entry]()
         for index, callback in enumerate(callbacks):
@@ -192,7 +192,7 @@ class Callbacks:
             logged |= record.logged
         return logged
 
-    def _facts(self, record: CallRecord, trainer: Training | None, facts: Mapping[str, Any]) -> RunFacts:
+    def _facts(self, record: CallRecord, trainer: TrainerFacts | None, facts: Mapping[str, Any]) -> RunFacts:
         training = self.training
         return RunFacts(
             name=self.directory and self.directory.name,
@@ -225,7 +225,7 @@ class Callbacks:
         return {KEY: state[KEY]} if KEY in state else {}
 
     def load_learning_state(self, state: Mapping[str, Any]) -> None:
-        """Restore the states in a learning state. A callback without a state in it starts anew."""
+        """Restore the states in a learning state. A callback without a state in it keeps its initial state."""
         self._restore(state.get(KEY, {}), changes=True)
 
     def state_dict(self) -> State:

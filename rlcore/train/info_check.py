@@ -48,7 +48,7 @@ class InfoKeyCheck:
         return {"names": self._names, "missing": self._missing, "episodes": self._episodes}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the state that `state_dict` returned; entries that were added since then are checked anew."""
+        """Restore the state that `state_dict` returned; entries that were added since then start unchecked."""
         added = [name for name in self._names if name not in state["names"]]
         self._missing = [name for name in self._names if name in state["missing"] or name in added]
         self._episodes = 0 if added else state["episodes"]

@@ -11,7 +11,7 @@ from gymnasium import spaces
 from flows.config.compose import compose
 from rlcore.algorithms import ALGORITHMS
 from rlcore.algorithms.dreamer.sequences import memory_and_plan
-from rlcore.data.samplers import Episodes, Sequences
+from rlcore.data.samplers import EpisodeSequences, Sequences
 from rlcore.functional.scalars import TwoHot
 from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
 from rlcore.store.checkpoint import nested_state
@@ -72,7 +72,7 @@ def test_dreamer_sampler_follows_buffer_keys(preset: str) -> None:
     online = memory("buffer.online=true")
     assert type(online.sampler) is Sequences and online.online
     episodes = memory("buffer.type=episode").sampler
-    assert type(episodes) is Episodes and episodes.length == 16 and not episodes.prioritize_ends
+    assert type(episodes) is EpisodeSequences and episodes.length == 16 and not episodes.prioritize_ends
     assert memory("buffer.type=episode", "buffer.prioritize_ends=true").sampler.prioritize_ends
 
 

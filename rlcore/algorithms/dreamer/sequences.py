@@ -25,7 +25,7 @@ from rlcore.algorithms.dreamer.latent_actor import LatentActor
 from rlcore.algorithms.dreamer.rssm import ModelState
 from rlcore.algorithms.replay import make_replay
 from rlcore.data.replay import Replay
-from rlcore.data.samplers import Episodes, Sequences
+from rlcore.data.samplers import EpisodeSequences, Sequences
 from rlcore.spec import ArraySpec
 from rlcore.types import Carry, Context, TrainingSchedule, Trajectory
 
@@ -94,5 +94,5 @@ def memory_and_plan(
         Replay buffer and training schedule.
     """
     length, buffer = context.algo.per_rank_sequence_length + lead, context.config.buffer
-    sampler = Episodes(length, buffer.prioritize_ends) if buffer.type == "episode" else Sequences(length)
+    sampler = EpisodeSequences(length, buffer.prioritize_ends) if buffer.type == "episode" else Sequences(length)
     return make_replay(context, sampler, rows=length, lead=lead, extras=extras, fixed_extras=fixed_extras, carry=carry)

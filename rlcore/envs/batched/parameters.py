@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # environments in worker processes do not need torch
 FORMS = "{uniform: [low, high]} or {normal: [mean, standard deviation]}"
 
 
-class Rule(Protocol):
+class ParameterRule(Protocol):
     """Rule for the value that a parameter has in an episode."""
 
     def draw(self, random: BatchedRandom) -> Any:
@@ -29,7 +29,7 @@ class Rule(Protocol):
 
 
 @dataclass(frozen=True)
-class Uniform:
+class UniformParameter:
     """Uniform distribution in [low, high)."""
 
     low: float
@@ -41,7 +41,7 @@ class Uniform:
 
 
 @dataclass(frozen=True)
-class Normal:
+class NormalParameter:
     """Normal distribution."""
 
     mean: float
@@ -53,7 +53,7 @@ class Normal:
 
 
 @dataclass(frozen=True)
-class Schedule:
+class ParameterSchedule:
     """Value that changes during training, linearly between (policy steps, value) pairs."""
 
     points: tuple[tuple[float, float], ...]
@@ -69,11 +69,11 @@ class Parameters:
     """
 
     constants: Any
-    rules: dict[str, Rule | Schedule]
+    rules: dict[str, ParameterRule | ParameterSchedule]
 
     def at(self, policy_steps: int, device: Any) -> dict[str, Any]:
         """Return the values of the schedules after a number of policy steps, name -> tensor [] on a device."""
-        schedules = {name: rule.points for name, rule in self.rules.items() if isinstance(rule, Schedule)}
+        schedules = {name: rule.points for name, rule in self.rules.items() if isinstance(rule, ParameterSchedule)}
         if not schedules:
             return {}
         from torch import tensor  # environments in worker processes do not need torch
@@ -93,7 +93,7 @@ class Parameters:
         if not self.rules:
             return self.constants
         drawn = {
-            name: random.fill(scheduled[name]) if isinstance(rule, Schedule) else rule.draw(random)
+            name: random.fill(scheduled[name]) if isinstance(rule, ParameterSchedule) else rule.draw(random)
             for name, rule in self.rules.items()
         }
         return dataclasses.replace(self.constants, **drawn)
@@ -135,7 +135,7 @@ def parse(cls: type, values: Mapping[str, Any], key: str, env_id: str, only_numb
     Raises:
         UserError: A field is unknown, or its value is invalid.
     """
-    hints, constants, rules = types_of(cls), dict[str, Any](), dict[str, Rule | Schedule]()
+    hints, constants, rules = types_of(cls), dict[str, Any](), dict[str, ParameterRule | ParameterSchedule]()
     for name, value in values.items():
         place = f"{key}.{name}={spell(value)}"
         if name not in hints:
@@ -156,7 +156,7 @@ def parse(cls: type, values: Mapping[str, Any], key: str, env_id: str, only_numb
     return Parameters(cls(**constants), {name: rules[name] for name in hints if name in rules})
 
 
-def _distribution(value: Mapping[str, Any], place: str) -> Rule:
+def _distribution(value: Mapping[str, Any], place: str) -> ParameterRule:
     (kind, numbers), *more = [*value.items()] or [("", ())]
     if more or kind not in ("uniform", "normal") or not _are_numbers(numbers, 2):
         raise UserError(f"{place}: must be a number, {FORMS}")
@@ -165,17 +165,17 @@ def _distribution(value: Mapping[str, Any], place: str) -> Rule:
         raise UserError(f"{place}: low must be less than high")
     if kind == "normal" and second < 0:
         raise UserError(f"{place}: the standard deviation must not be negative")
-    return Uniform(first, second) if kind == "uniform" else Normal(first, second)
+    return UniformParameter(first, second) if kind == "uniform" else NormalParameter(first, second)
 
 
-def _schedule(value: Sequence[Any], place: str, key: str) -> Schedule:
+def _schedule(value: Sequence[Any], place: str, key: str) -> ParameterSchedule:
     if key != "env.config":
         raise UserError(f"{place}: a schedule is allowed only in env.config; set a number, {FORMS}")
     if not all(_are_numbers(pair, 2) for pair in value):
         raise UserError(f"{place}: must be a number, {FORMS}, or a list of [policy steps, value] pairs")
     if (problem := check_points(value)) is not None:
         raise UserError(f"{place}: {problem}")
-    return Schedule(tuple((float(steps), float(number)) for steps, number in value))
+    return ParameterSchedule(tuple((float(steps), float(number)) for steps, number in value))
 
 
 def _are_numbers(value: Any, count: int) -> bool:

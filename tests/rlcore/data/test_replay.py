@@ -17,7 +17,7 @@ from rlcore.config.groups import EnvConfig
 from rlcore.config.run import RunConfig
 from rlcore.data.dataset import as_collected, as_dataset
 from rlcore.data.replay import Replay, stored_rows
-from rlcore.data.samplers import Episodes, Sampler, Sequences, Transitions
+from rlcore.data.samplers import EpisodeSequences, Sampler, Sequences, Transitions
 from rlcore.data.steps import transitions
 from rlcore.errors import UserError
 from rlcore.functional.noise import Noise
@@ -326,7 +326,7 @@ def test_replay_refuses_size_below_sequence_length() -> None:
         make_replay(Sequences(6), size=6)
 
 
-@pytest.mark.parametrize("sampler", [Transitions(), Episodes(2)], ids=["transitions", "episodes"])
+@pytest.mark.parametrize("sampler", [Transitions(), EpisodeSequences(2)], ids=["transitions", "episodes"])
 @pytest.mark.parametrize("rollouts", [4, 5, 6, 30])
 def test_replay_keeps_arrivals_of_unsampled_rollouts(sampler: Sampler, rollouts: int) -> None:
     """Compares a buffer that is read only at the end with one that is read after each rollout."""

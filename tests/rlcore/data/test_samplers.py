@@ -12,7 +12,7 @@ import torch
 
 from flows.config.compose import compose
 from rlcore.data.replay import Replay
-from rlcore.data.samplers import Episodes, Sampler, Sequences, Transitions
+from rlcore.data.samplers import EpisodeSequences, Sampler, Sequences, Transitions
 from rlcore.errors import RunError, UserError
 from rlcore.store import checkpoint
 from tests.rlcore.data.test_replay_oracle import WIDTH, Oracle, make_replay, row_numbers
@@ -55,7 +55,7 @@ def batches(replay: Replay, count: int, steps: int = 10**9) -> list[Any]:
 @pytest.mark.parametrize("rollout", [1, 7, 100])
 def test_episodes_sampler_matches_expected_distribution(rollout: int, prioritized: bool) -> None:
     for seed in range(3):
-        oracle, replay = Oracle(seed), make_replay(Episodes(LENGTH, prioritized), batch_size=4_000)
+        oracle, replay = Oracle(seed), make_replay(EpisodeSequences(LENGTH, prioritized), batch_size=4_000)
         for total in (1, 3) if rollout > 7 else (20, 30):  # partly filled, and after rows were overwritten
             for _ in range(total):
                 replay.extend(*oracle.steps(rollout))
@@ -72,7 +72,7 @@ def test_episodes_sampler_matches_expected_distribution(rollout: int, prioritize
 
 
 def test_episodes_are_cached_until_they_change() -> None:
-    sampler = Episodes(LENGTH)
+    sampler = EpisodeSequences(LENGTH)
     oracle, replay = Oracle(0), make_replay(sampler)
     replay.extend(*oracle.steps(20))
     oracle.ends = 0.0
@@ -89,7 +89,7 @@ def test_episodes_are_cached_until_they_change() -> None:
 
 
 def test_episodes_sampler_defers_gradient_steps() -> None:
-    oracle, replay = Oracle(0, ends=0.0), make_replay(Episodes(LENGTH), ratio=1.0, end=10 * WIDTH)
+    oracle, replay = Oracle(0, ends=0.0), make_replay(EpisodeSequences(LENGTH), ratio=1.0, end=10 * WIDTH)
     for row in range(9):
         replay.extend(*oracle.steps(1))
         assert not [*replay.batches(row * WIDTH)]
@@ -100,7 +100,7 @@ def test_episodes_sampler_defers_gradient_steps() -> None:
 
 
 def test_episodes_sampler_raises_without_long_episode() -> None:
-    oracle, replay = Oracle(0, ends=0.0), make_replay(Episodes(LENGTH), end=2 * WIDTH)
+    oracle, replay = Oracle(0, ends=0.0), make_replay(EpisodeSequences(LENGTH), end=2 * WIDTH)
     for row in range(2):
         replay.extend(*oracle.steps(1))
         if row == 0:
@@ -124,7 +124,9 @@ def new_sequences(sampler: Sampler, oracle: Oracle) -> list[int]:
 
 
 SAMPLERS = pytest.mark.parametrize(
-    "sampler", [Transitions(), Transitions(3), Sequences(LENGTH), Episodes(LENGTH)], ids=["1", "n", "rows", "episodes"]
+    "sampler",
+    [Transitions(), Transitions(3), Sequences(LENGTH), EpisodeSequences(LENGTH)],
+    ids=["1", "n", "rows", "episodes"],
 )
 
 
@@ -179,7 +181,7 @@ def test_online_queue_ignores_dataset_rows() -> None:
 
 
 @always
-@pytest.mark.parametrize("sampler", [Episodes(LENGTH), Episodes(LENGTH, True)], ids=["uniform", "ends"])
+@pytest.mark.parametrize("sampler", [EpisodeSequences(LENGTH), EpisodeSequences(LENGTH, True)], ids=["uniform", "ends"])
 def test_episodes_sampler_resumes_with_same_draws(sampler: Sampler, tmp_path: Path) -> None:
     for rows in (5, 33, 41, 90, 147):
         oracle, one = Oracle(rows), make_replay(sampler, ratio=0.2, online=True)
