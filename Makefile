@@ -1,7 +1,8 @@
 # make install  set up .venv; a second call installs nothing. All targets below except `down` and `clean` start with this
 # make train    train PPO on CartPole-v1 and register the model; add settings with ARGS: make train ARGS="seed=3"
 # make test     run all checks and all tests that are not marked heavy, about 15 minutes on two cores; ALL=1 or
-#               `make test-all` runs every test; add arguments for pytest with ARGS: make test ARGS="-k resume"
+#               `make test-all` also runs the heavy tests, and SOAK=1 make test-all every test; add arguments for pytest
+#               with ARGS: make test ARGS="-k resume"
 # make quick    run format, lint, types and fast unit tests, about 2 minutes on two cores
 # make check    run format, lint, types, import layers, docstrings, spelling, documentation
 # make soak     kill and resume runs 20 times in every environment and mode, some hours; an interrupted soak continues;
