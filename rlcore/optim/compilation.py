@@ -90,9 +90,12 @@ def compile_step(
     if compiler.records:
         return Execution(eager, RecordedStep(eager, changed, captured))
     applied = [(o, rules.RULES[o.config.name]) for o in optimizers]
-    settings = [[o.config, SETTINGS[o.config.name], r.decoupled, o.max_grad_norm, o.reduction] for o, r in applied]
+    settings = [
+        [o.config, SETTINGS[o.config.name], r.decoupled, o.max_grad_norm, o.clipping.whole, o.reduction]
+        for o, r in applied
+    ]
     decides = {"rules": settings, "modules": [*map(repr, read)]} | compiler.facts(function)
-    made_of = (function, *read, *(code for o, rule in applied for code in (o.loss, rule.update)))
+    made_of = (function, *read, *(code for o, rule in applied for code in (o.loss, rule.update, o.clipping.factors)))
     return Execution(eager, CompiledStep(eager, changed, captured, compiler, decides, made_of))
 
 

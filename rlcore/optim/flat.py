@@ -1,7 +1,7 @@
 """Flat storage of parameters and gradients: all parameters of a module are views of one vector.
 
-An optimizer step then consists of a few operations on large vectors instead of many on small tensors. The clipping
-factors and the loss scale of float16 apply to gradients in this form.
+An optimizer step then consists of a few operations on large vectors instead of many on small tensors. The loss scale of
+float16 applies to gradients in this form.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from torch import Tensor, nn
 if TYPE_CHECKING:
     from rlcore.types import Ranks
 
-MIN_NORM = 1e-3  # smallest parameter norm in adaptive gradient clipping
 LINE = 16  # float32 numbers in a cache line; each parameter starts at a multiple of it
 SCALE, GROWTH = 2.0**16, 2000  # as in torch.amp.GradScaler: first scale, steps until it doubles
 
@@ -174,34 +173,6 @@ class Gradient:
         elif before is None:
             self._vector.zero_()
         self.weight = weight if before is None else before + weight
-
-
-def clip_factors(parts: Sequence[Tensor], max_norm: float) -> list[Tensor]:
-    """Return the clipping factor of each part of a gradient, a scalar tensor. Clipping multiplies the part by it.
-
-    The factor is min(1, max_norm / (norm + 1e-6)). After the multiplication, the norm of the part is at most
-    `max_norm`. `torch.nn.utils.clip_grad_norm_` also adds 1e-6.
-    """
-    return [(max_norm / (part.norm() + 1e-6)).clamp(max=1.0) for part in parts]
-
-
-def adaptive_clip_factors(parts: Sequence[Tensor], parameters: Sequence[Tensor], clip: float) -> list[Tensor]:
-    """Return the factor of each part of a gradient, a scalar tensor. Adaptive clipping multiplies the part by it.
-
-    After the multiplication, the norm of a part G is at most clip · max(1e-3, ‖W‖), with the norm of its parameters W
-    (Brock et al. 2021, arXiv:2102.06171, eq. 3). As in Dreamer V3's code of 2024, W is a whole tensor; in the paper, W
-    is one row of it.
-
-    Args:
-        parts: gradients of the parameter tensors.
-        parameters: parameter tensors before the optimizer step, in the same order.
-        clip: factor; 0.3 in Dreamer V3's code of 2024.
-
-    Returns:
-        Factors in (0, 1].
-    """
-    pairs = zip(parts, parameters, strict=True)
-    return [1 / (part.norm() / (clip * weight.norm().clamp(min=MIN_NORM))).clamp(min=1.0) for part, weight in pairs]
 
 
 class LossScale:

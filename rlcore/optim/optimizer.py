@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from rlcore.errors import UserError
 from rlcore.functional.stats import LossTerms, LossTermsAux
 from rlcore.optim import rules
+from rlcore.optim.clipping import CLIPPING
 from rlcore.optim.compilation import compile_gradient
-from rlcore.optim.flat import FlatParameters, Gradient, LossScale, adaptive_clip_factors, clip_factors
+from rlcore.optim.flat import FlatParameters, Gradient, LossScale
 from rlcore.optim.optimizer_keys import OptimizerConfig
 from rlcore.optim.parameter_groups import GroupedRule, group_of
 
@@ -61,7 +62,8 @@ class Optimizer:
         context: provides devices and precision (`fabric`), ranks and the compiler.
         max_grad_norm: maximum gradient norm; 0 = no clipping. `config.clip_norm` selects which norm is limited: that of
             the gradient of all parameters together ("global"), that of each parameter tensor ("tensor"), or that of
-            each parameter tensor divided by the norm of its parameters ("adaptive").
+            each parameter tensor divided by the norm of its parameters ("adaptive"), or that of a plugin's rule
+            (`rlcore.optim.clipping.register`).
         reduction: "mean" divides the gradient by the summed sample weight, "sum" does not.
         uses: other modules that the loss reads. They are moved to the same device, and a compiled gradient has their
             parameters as inputs.
@@ -89,6 +91,7 @@ class Optimizer:
                 "clip_norm, or set the maximum gradient norm (algo.max_grad_norm, or clip_gradients of the network) "
                 "above 0, if the algorithm has this key"
             )
+        self.clipping = CLIPPING[config.clip_norm]
         fabric, self.ranks = context.fabric, context.ranks
         precision = fabric.strategy.precision
         self.module, *self.uses = (fabric.to_device(precision.convert_module(each)) for each in (module, *uses))
@@ -192,11 +195,15 @@ class Optimizer:
         """
         if not self.max_grad_norm:
             return []
-        parts = [gradient] if self.config.clip_norm == "global" else [*self.parameters.split(gradient).values()]
-        if self.config.clip_norm == "adaptive":
-            weights = [*self.parameters.split(vector).values()]
-            return [*zip(parts, adaptive_clip_factors(parts, weights, self.max_grad_norm), strict=True)]
-        return [*zip(parts, clip_factors(parts, self.max_grad_norm), strict=True)]
+        whole, split = self.clipping.whole, self.parameters.split
+        parts, weights = ([each] if whole else [*split(each).values()] for each in (gradient, vector))
+        factors = self.clipping.factors(parts, weights, self.max_grad_norm)
+        if len(factors) != len(parts):
+            raise UserError(
+                f"optimizer.clip_norm={self.config.clip_norm}: the clipping rule returned {len(factors)} factors for "
+                f"{len(parts)} gradients; it must return one factor for each gradient"
+            )
+        return [*zip(parts, factors, strict=True)]
 
     # State ------------------------------------------------------------------------------------------------------------
 

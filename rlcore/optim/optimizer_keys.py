@@ -1,4 +1,4 @@
-"""Config keys of an optimizer. The update rules are in `rlcore.optim.rules`."""
+"""Config keys of an optimizer. The update rules are in `rlcore.optim.rules`, the clipping rules in `.clipping`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ SETTINGS: dict[str, dict[str, Any]] = _Settings(
         "sgd": {"momentum": 0.0, "dampening": 0.0, "nesterov": False},
     }
 )
-CLIP_NORMS = ("global", "tensor", "adaptive")
+# Names of the clipping rules. A plugin adds its own with `rlcore.optim.clipping.register`.
+CLIP_NORMS = ["global", "tensor", "adaptive"]
 FOR_ALL = ("name", "settings", "lr", "weight_decay", "warmup", "clip_norm", "agc", "agc_pmin", "groups")
 
 

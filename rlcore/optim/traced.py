@@ -242,7 +242,8 @@ def take_step(optimizer: Any, unless: Tensor | None) -> Tensor:
         gradient = gradient / weight.to(gradient)
     norm = gradient.norm()
     clipped = [part * factor for part, factor in optimizer.clip(gradient, vector)]
-    gradient = clipped[0] if len(clipped) == 1 else optimizer.parameters.join(clipped) if clipped else gradient
+    if clipped:
+        gradient = clipped[0] if optimizer.clipping.whole else optimizer.parameters.join(clipped)
     update = optimizer.groups.update if optimizer.groups else partial(rules.update, optimizer.config)
     before = [vector, *slots.values(), count]
     count = count + 1

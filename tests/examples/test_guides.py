@@ -8,6 +8,7 @@ are executed in one namespace. The overrides of each `shepherd train` are compos
 from __future__ import annotations
 
 import ast
+import importlib
 import itertools
 import re
 import shlex
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from flows.config.compose import compose
 from flows.runs.milestones import note_end, note_start
@@ -32,6 +34,8 @@ from flows.tracking.news import NewEvents
 from flows.tracking.tensorboard_csv import write_tensorboard
 from rlcore import conformance, plugins
 from rlcore.algorithms import ALGORITHMS
+from rlcore.optim.clipping import CLIPPING
+from rlcore.optim.optimizer_keys import CLIP_NORMS
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import EventLog, read_events
 from rlcore.store.series import lines
@@ -83,13 +87,16 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setenv(plugins.VARIABLE, "")
-    modules, algorithms = set(sys.modules), dict(ALGORITHMS)
+    modules, algorithms, rules, names = set(sys.modules), dict(ALGORITHMS), dict(CLIPPING), [*CLIP_NORMS]
     yield tmp_path
     for name in set(sys.modules) - modules:
         if str(tmp_path) in str(getattr(sys.modules[name], "__file__", "")):
             del sys.modules[name]
     ALGORITHMS.clear()
     ALGORITHMS.update(algorithms)
+    CLIPPING.clear()
+    CLIPPING.update(rules)
+    CLIP_NORMS[:] = names
 
 
 @pytest.fixture(scope="module")
@@ -180,6 +187,17 @@ def test_guide_commands_compose_and_plugins_train(page: str, folder: Path, monke
         config = compose([*overrides, *SMALL])[0]
         if any(each.startswith("plugins=") for each in overrides):
             assert list(itertools.islice(Trainer(config), 2))
+
+
+def test_guide_clipping_rule_limits_each_row(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_files("your_own_model", folder)
+    monkeypatch.syspath_prepend(str(folder))
+    # Norms of the weights' rows: 5, 1e-3 (the minimum) and 2. With a limit of 0.1, the gradients' are at most these.
+    weight = torch.tensor([[3.0, 4.0], [0.0, 0.0], [0.0, 2.0]])
+    gradient = torch.tensor([[0.0, 1.0], [0.3, 0.4], [0.1, 0.0]])
+    matrix, vector = importlib.import_module("my_clipping").factors([gradient, gradient[0]], [weight, weight[0]], 0.1)
+    torch.testing.assert_close(matrix, torch.tensor([[0.5], [0.0002], [1.0]]))
+    torch.testing.assert_close(vector, torch.tensor(0.5))
 
 
 QUICK = (conformance.interrupted_equals_uninterrupted, conformance.a_loaded_policy_acts_alike)

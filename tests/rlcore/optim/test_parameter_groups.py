@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,11 @@ from torch import Tensor, nn
 from rlcore.compiled import machine_code
 from rlcore.config.build import build
 from rlcore.errors import UserError
+from rlcore.optim import clipping
+from rlcore.optim.clipping import CLIPPING, ClippingRule
 from rlcore.optim.optimizer import Optimizer
-from rlcore.optim.optimizer_keys import OptimizerConfig
+from rlcore.optim.optimizer_keys import CLIP_NORMS, OptimizerConfig
+from rlcore.optim.step import Step
 from tests.graphs import run_graphs
 from tests.rlcore.optim.test_optimizer import PLAIN, context
 
@@ -41,6 +45,12 @@ def optimizer_of(module: nn.Module, config: OptimizerConfig, compiled: bool, **m
         return module(x).square().sum(), torch.tensor(float(len(x))), {}
 
     return Optimizer(module, loss, config, context(compiled=compiled), **more)
+
+
+def step_of(module: nn.Module, clip_norm: str, compiled: bool, **more: Any) -> Step:
+    settings = {"name": "sgd", "lr": 0.1, "betas": None, "eps": None, "clip_norm": clip_norm}
+    optimizer = optimizer_of(module, build(OptimizerConfig, settings), compiled, **more)
+    return Step(lambda x: optimizer.minimize(x).metrics, [optimizer], [], context(compiled=compiled))
 
 
 GROUPS = {"head": {"lr": 0.01}, "*.bias": {"weight_decay": 0.0}, "encoder.1": {"lr": 0.2, "weight_decay": 0.3}}
@@ -149,6 +159,68 @@ def test_clip_norm_adaptive_matches_closed_form(compiled: bool, grouped: bool) -
 def test_clip_norm_of_tensors_requires_max_grad_norm(clip_norm: str) -> None:
     with pytest.raises(UserError, match=f"clip_norm={clip_norm}"):
         optimizer_of(network(), build(OptimizerConfig, {"clip_norm": clip_norm}), False)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("clip_norm", ["tensor", "adaptive"])
+def test_clip_norm_of_module_with_one_tensor(clip_norm: str, compiled: bool) -> None:
+    # Gradient 2 · 5 · (0.6, 0.8): norm 10, limited to 1 or to ‖(3, 4)‖ = 5. The learning rate is 0.1.
+    module = nn.Linear(2, 1, bias=False)
+    module.weight.data = torch.tensor([[3.0, 4.0]])
+    step = step_of(module, clip_norm, compiled, max_grad_norm=1.0)
+    step(torch.tensor([[0.6, 0.8]]))
+    assert step.compiled == compiled
+    length = 1.0 if clip_norm == "tensor" else 5.0
+    torch.testing.assert_close(module.weight, torch.tensor([[3 - 0.06 * length, 4 - 0.08 * length]]))
+
+
+def signs(gradients: Sequence[Tensor], parameters: Sequence[Tensor], limit: float) -> list[Tensor]:
+    """Return factors after which each gradient is `limit` times the sign of the gradient and the parameter's size."""
+    pairs = zip(gradients, parameters, strict=True)
+    return [limit * parameter.abs() / gradient.abs().clamp(min=1e-12) for gradient, parameter in pairs]
+
+
+@pytest.fixture
+def plugin() -> Iterator[None]:
+    """Register the clipping rules of a plugin."""
+    names, known = [*CLIP_NORMS], dict(CLIPPING)
+    clipping.register("signs", ClippingRule(signs))
+    clipping.register("all_signs", ClippingRule(signs, whole=True))
+    clipping.register("none", ClippingRule(lambda *_: []))
+    yield
+    CLIP_NORMS[:] = names
+    CLIPPING.clear()
+    CLIPPING.update(known)
+
+
+@pytest.mark.usefixtures("plugin")
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("clip_norm", ["signs", "all_signs"])
+def test_plugin_registers_clipping_rule(clip_norm: str, compiled: bool) -> None:
+    module = network()
+    theirs = copy.deepcopy(module)
+    step = step_of(module, clip_norm, compiled, max_grad_norm=0.5)
+    x = torch.randn(5, 3, generator=torch.Generator().manual_seed(1))
+    step(x)
+    assert step.compiled == compiled
+    (theirs(x).square().sum() / 5).backward()
+    for mine, other in zip(module.parameters(), theirs.parameters(), strict=True):
+        assert other.grad is not None
+        torch.testing.assert_close(mine, other - 0.1 * 0.5 * other.abs() * other.grad.sign())
+
+
+@pytest.mark.usefixtures("plugin")
+def test_clipping_rule_of_plugin_is_checked() -> None:
+    with pytest.raises(UserError, match="clip_norm 'tensor': another clipping rule has this name"):
+        clipping.register("tensor", ClippingRule(signs))
+    clipping.register("signs", CLIPPING["signs"])  # the same rule again
+    with pytest.raises(
+        UserError, match="one of global, tensor, adaptive, signs, all_signs, none; did you mean 'signs'"
+    ):
+        build(OptimizerConfig, {"clip_norm": "sign"}, "algo.optimizer.")
+    optimizer = optimizer_of(network(), build(OptimizerConfig, {"clip_norm": "none"}), False, max_grad_norm=1.0)
+    with pytest.raises(UserError, match="clip_norm=none: the clipping rule returned 0 factors for 6 gradients"):
+        optimizer.minimize(torch.ones(5, 3))
 
 
 def test_accumulate_sums_minibatches_and_drop_discards() -> None:

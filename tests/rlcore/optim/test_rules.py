@@ -19,6 +19,7 @@ from rlcore.config.groups import EnvConfig
 from rlcore.config.run import RunConfig
 from rlcore.errors import UserError
 from rlcore.optim import rules
+from rlcore.optim.clipping import CLIPPING, ClippingRule
 from rlcore.optim.optimizer import Optimizer
 from rlcore.optim.optimizer_keys import SETTINGS, OptimizerConfig
 from rlcore.optim.rules import BLOCK, Rule, Slots
@@ -205,10 +206,11 @@ def _descend(
     return vector - lr.to(vector) * gradient, state
 
 
-def train_by_rule(compiled: bool) -> list[Tensor]:
-    """Return the weights of PPO after one update with the registered rule `sign`."""
-    optimizer = {"name": "sign", "lr": 0.1, "betas": None, "eps": None}
-    values = {"total_steps": 1000, "dense_units": 4, "rollout_steps": 4, "update_epochs": 1, "optimizer": optimizer}
+def train_by_rule(settings: dict[str, Any], compiled: bool) -> list[Tensor]:
+    """Return the weights of PPO after one update; `settings` are those of the optimizer."""
+    optimizer = settings | {"betas": None, "eps": None}
+    values = {"total_steps": 1000, "dense_units": 4, "rollout_steps": 4, "update_epochs": 1}
+    values |= {"max_grad_norm": 0.5, "optimizer": optimizer}
     env = EnvConfig(id="CartPole-v1", num_envs=2, vectorization="single")
     algo = build(ALGORITHMS["ppo"].Config, values, "algo.")
     training = Trainer(RunConfig(algo=algo, env=env, seed=0), compiled=compiled)
@@ -217,8 +219,17 @@ def train_by_rule(compiled: bool) -> list[Tensor]:
     return [parameter.detach().clone() for parameter in training.learner.agent.parameters()]
 
 
+def _clip(gradients: Sequence[Tensor], parameters: Sequence[Tensor], limit: float) -> list[Tensor]:
+    return [limit / gradient.norm() for gradient in gradients]
+
+
+def _shorten(gradients: Sequence[Tensor], parameters: Sequence[Tensor], limit: float) -> list[Tensor]:
+    return [limit * 0.1 / gradient.norm() for gradient in gradients]
+
+
+@pytest.mark.parametrize("edited", ["update rule", "clipping rule"])
 @pytest.mark.usefixtures("sign")
-def test_compiled_step_uses_edited_rule_of_a_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_step_uses_edited_rule_of_a_plugin(edited: str, monkeypatch: pytest.MonkeyPatch) -> None:
     stored: dict[str, Any] = {}  # the cache: key that is known before tracing -> traced graph and notes
 
     def build_graphs(functions: Sequence[TracedFunction]) -> list[Compiled]:
@@ -231,7 +242,15 @@ def test_compiled_step_uses_edited_rule_of_a_plugin(monkeypatch: pytest.MonkeyPa
         machine_code, "_find_known", lambda names: next((stored[n] for n in names if n in stored), None)
     )
     monkeypatch.setattr("rlcore.train.trainer.warm_up", lambda *_: None)
-    train_by_rule(compiled=True)
-    rules.RULES["sign"] = Rule(lambda _: ["average"], _descend)  # as after an edit of the plugin, in a new process
-    for mine, expected in zip(train_by_rule(compiled=True), train_by_rule(compiled=False), strict=True):
+    own: dict[str, Any] = {"name": "sign", "lr": 0.1}
+    if edited == "clipping rule":
+        monkeypatch.setitem(CLIPPING, "tensor", ClippingRule(_clip))  # as if a plugin had registered this rule
+        own = {"name": "sgd", "lr": 0.1, "clip_norm": "tensor"}
+    train_by_rule(own, compiled=True)
+    # As after an edit of the plugin, in a new process.
+    if edited == "update rule":
+        rules.RULES["sign"] = Rule(lambda _: ["average"], _descend)
+    else:
+        monkeypatch.setitem(CLIPPING, "tensor", ClippingRule(_shorten))
+    for mine, expected in zip(train_by_rule(own, compiled=True), train_by_rule(own, compiled=False), strict=True):
         torch.testing.assert_close(mine, expected)
