@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any, TypeVar
+from typing import TypeVar, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from rlcore.functional.noise import SortKeys
+from rlcore.functional.noise import SortKeys, SortKeyStream
 from rlcore.functional.tree import leaves, rebuild
 from rlcore.types import Ranks
 
@@ -23,7 +23,7 @@ def minibatches(
     size: int | None,
     epochs: int,
     group: int | None,
-    rng: np.random.Generator | None,
+    rng: np.random.Generator | SortKeyStream | None,
     ranks: Ranks,
     rows: int = 1,
 ) -> tuple[Tensor, Tensor]:
@@ -55,7 +55,10 @@ def minibatches(
     size = min(size or total, total)
     count = math.ceil(total / size)
     on_device = draws_on_device(weight, size, rows, ranks)
-    order = (order_on_device if on_device else order_on_host)(weight, epochs, rng)
+    if on_device:
+        order = order_on_device(weight, epochs, rng)
+    else:  # only CUDA graphs have another stream than a generator, and they draw on the device
+        order = order_on_host(weight, epochs, cast("np.random.Generator | None", rng))
     place, counts = partition(weight.count_nonzero(), count, size)
     found, counted = order[:, place], counts.to(weight)
     kept = torch.arange(count, device=device) if on_device else ranks.sum(counted.sum(-1)).nonzero().squeeze(-1)
@@ -121,17 +124,19 @@ def order_on_host(weight: Tensor, epochs: int, rng: np.random.Generator | None) 
     return torch.from_numpy(np.stack(orders)).to(weight.device)
 
 
-def order_on_device(weight: Tensor, epochs: int, rng: Any) -> Tensor:
+def order_on_device(weight: Tensor, epochs: int, rng: np.random.Generator | SortKeyStream | None) -> Tensor:
     """Return the order of the samples in each epoch, [E, N] int64, by operations on the device of the weights.
 
     The stream only draws the seed of a generator of the device. Otherwise the result is that of `order_on_host`. In a
-    CUDA graph, the stream is an object with a method `sort_keys` like that of `SortKeys`.
+    CUDA graph, the stream is a `SortKeyStream`.
     """
     keys = _sort_keys(weight.numel(), weight.shape[1], epochs, weight.device, rng)
     return keys.masked_fill(weight.flatten() == 0, math.inf).argsort(stable=True)
 
 
-def _sort_keys(total: int, width: int, epochs: int, device: torch.device, rng: Any) -> Tensor:
+def _sort_keys(
+    total: int, width: int, epochs: int, device: torch.device, rng: np.random.Generator | SortKeyStream | None
+) -> Tensor:
     """Return sort keys of all samples for each epoch, [E, N] float64."""
     if rng is None:
         index = torch.arange(total, device=device)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -111,6 +111,14 @@ class Noise:
         streams.load_generator_state(self.host, state["host"])
         if self._device is not None:
             self._device.set_state(state[self.device.type].cpu())
+
+
+class SortKeyStream(Protocol):
+    """Random stream of sort keys: `SortKeys`, or in a CUDA graph the `Noise` of the recording."""
+
+    def sort_keys(self, *shape: int) -> Tensor:
+        """Draw uniform numbers in [0, 1), float64, [*shape]."""
+        ...
 
 
 class SortKeys:

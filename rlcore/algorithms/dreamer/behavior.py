@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from rlcore import protocols
-from rlcore.algorithms.dreamer.config import DreamerConfig, TrainedGroup
+from rlcore.algorithms.dreamer.config import DreamerConfig, TrainedDreamerConfig, TrainedGroup
 from rlcore.algorithms.dreamer.critic import Critic, Reward, WeightedReward, join
 from rlcore.algorithms.dreamer.dense import Dense
 from rlcore.algorithms.dreamer.imagination import Imagined
@@ -96,7 +96,7 @@ class DreamerBehavior:
 
         `reads` are modules that the loss of the actor reads, in addition to the world model and the critics.
         """
-        config: Any = self.config  # its groups are `TrainedGroup`s
+        config = cast(TrainedDreamerConfig, self.config)
         uses = [self.world, *(critic.network for critic in self.critics), *reads]
         self.actor_optimizer = make_optimizer(self.actor, self.actor_objective, config.actor, context, uses)
         for i, critic in enumerate(self.critics):

@@ -75,6 +75,25 @@ class CriticGroup(Protocol):
         ...
 
 
+class TrainedDreamerConfig(Protocol):
+    """Config of a Dreamer of which each network has its own optimizer (Dreamer V1 to V3)."""
+
+    @property
+    def world_model(self) -> TrainedGroup:
+        """Keys of the world model and its optimizer."""
+        ...
+
+    @property
+    def actor(self) -> TrainedGroup:
+        """Keys of the actor and its optimizer."""
+        ...
+
+    @property
+    def critic(self) -> TrainedGroup:
+        """Keys of the critic and its optimizer."""
+        ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class DreamerConfig(ReplayConfig):
     """Base class of the configs of Dreamer V1, V2 and V3, with the keys that all three have."""

@@ -9,7 +9,7 @@ before row 0 is then the state in which the sequence starts.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar, cast
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from torch import Tensor
 from rlcore import protocols, streams
 from rlcore.algorithms.dreamer.agent import DreamerAgent, Explorer, WorldAgent, make_behavior_policy
 from rlcore.algorithms.dreamer.behavior import DreamerBehavior, make_optimizer
-from rlcore.algorithms.dreamer.config import DreamerConfig
+from rlcore.algorithms.dreamer.config import DreamerConfig, TrainedDreamerConfig
 from rlcore.algorithms.dreamer.latents import Distribution
 from rlcore.algorithms.dreamer.rssm import ModelState
 from rlcore.algorithms.dreamer.sequences import Segment, segment_of
@@ -81,7 +81,7 @@ class DreamerLearner(protocols.Learner):
 
     def make_optimizers(self, context: Context[DreamerConfig]) -> list[Optimizer]:
         """Create the optimizer of the world model; return it and the optimizers of the behaviors."""
-        group: Any = self.config.world_model  # a `TrainedGroup`
+        group = cast(TrainedDreamerConfig, self.config).world_model
         self.world_optimizer = make_optimizer(self.agent.world, self.model_loss, group, context, [])
         found = [self.world_optimizer]
         for behavior in self.behaviors:

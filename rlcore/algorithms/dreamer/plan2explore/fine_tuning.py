@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
 
 import torch
+from torch import nn
 
 from rlcore import protocols
 from rlcore.algorithms.dreamer.agent import DreamerAgent, WorldAgent
+from rlcore.algorithms.dreamer.latent_actor import LatentActor
 from rlcore.algorithms.dreamer.learner import DreamerLearner
 from rlcore.algorithms.dreamer.plan2explore import p2e_dv1, p2e_dv2, p2e_dv3, p2e_dv3_5
 from rlcore.types import Context
@@ -28,7 +29,9 @@ class FineTuningLearner(DreamerLearner):
     def make_player(self, context: Context[FineTuningConfig], rng: torch.Generator) -> WorldAgent:
         """Return the agent that collects the data; its actor is a copy of one of the two actors."""
         convert = context.fabric.strategy.precision.convert_module
-        self.actor_exploration: Any = context.fabric.to_device(convert(self.agent.make_actor(rng)))
+        actor = context.fabric.to_device(convert(self.agent.make_actor(rng)))
+        assert isinstance(actor, LatentActor), type(actor)
+        self.actor_exploration = actor
         self.player = copy.deepcopy(self.actor_exploration)
         self.follow()
         return self.agent.with_actor(self.player)
@@ -38,7 +41,7 @@ class FineTuningLearner(DreamerLearner):
         explores = self.updates == 0 and self.config.player.actor_type == "exploration"
         self.player.load_state_dict((self.actor_exploration if explores else self.agent.actor).state_dict())
 
-    def sync_weights(self, player: Any) -> None:
+    def sync_weights(self, player: nn.Module) -> None:
         """Copy the current weights to `player`, a copy of the behavior policy that collects data."""
         self.follow()
         super().sync_weights(player)

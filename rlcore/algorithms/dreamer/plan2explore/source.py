@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rlcore.config.schema import arguments
 from rlcore.config.values import at, plain, spell
@@ -76,7 +76,7 @@ class ExplorationSource:
     def check(
         self,
         config: AlgorithmConfig,
-        algo: Mapping[str, Any],
+        algo: Mapping[str, object],
         theirs: EnvSpec,
         spec: EnvSpec,
         components: Collection[str],
@@ -98,7 +98,7 @@ class ExplorationSource:
                 "one of its checkpoints, or set algo.player.actor_type=task"
             )
 
-    def list_changes(self, config: RunConfig, algo: Mapping[str, Any], env: Mapping[str, Any]) -> list[str]:
+    def list_changes(self, config: RunConfig, algo: Mapping[str, object], env: Mapping[str, object]) -> list[str]:
         """Return a notice about keys that differ from those of the exploration run and do not change the networks.
 
         The arguments are those of `SourceRules.list_changes`.
@@ -139,7 +139,7 @@ def _describe_action(action: ActionSpec) -> str:
 
 
 def _differences(
-    config: AlgorithmConfig | EnvConfig, theirs: Mapping[str, Any], prefix: str = "algo."
+    config: AlgorithmConfig | EnvConfig, theirs: Mapping[str, object], prefix: str = "algo."
 ) -> list[tuple[str, str]]:
     """Return the keys that affect learning and have other values than in `theirs`, with a text that has both values.
 

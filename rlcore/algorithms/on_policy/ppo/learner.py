@@ -15,7 +15,6 @@ Differences from the paper:
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -30,6 +29,7 @@ from rlcore.data.history import gather_history
 from rlcore.data.minibatches import minibatches, split
 from rlcore.data.rollout import Rollout
 from rlcore.data.steps import transitions
+from rlcore.functional.noise import SortKeyStream
 from rlcore.functional.stats import LossTerms, mean_over, standardize
 from rlcore.optim.update import Update
 from rlcore.types import Batch, Context, Metrics, TrainingSchedule, Trajectory
@@ -62,7 +62,13 @@ class Learner(OnPolicyLearner):
         self.agent.observe(batch.steps.obs, self.ranks)
         return self.average([metrics, self.count_allowed(batch)], coefs)
 
-    def optimize(self, steps: Trajectory, last: Trajectory, coefs: Mapping[str, float], rng: Any) -> Metrics:
+    def optimize(
+        self,
+        steps: Trajectory,
+        last: Trajectory,
+        coefs: Mapping[str, float],
+        rng: np.random.Generator | SortKeyStream,
+    ) -> Metrics:
         """Optimize the surrogate objective on a rollout, with K epochs and minibatch size M (algorithm 1).
 
         Args:
@@ -101,7 +107,7 @@ class Learner(OnPolicyLearner):
         """
         return gather_history(batch, self.agent.history, self.agent.keys)
 
-    def draw(self, weight: Tensor, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
+    def draw(self, weight: Tensor, rng: np.random.Generator | SortKeyStream) -> tuple[Tensor, Tensor]:
         """Assign the samples of a rollout to minibatches of M samples, in each epoch.
 
         The order is random, and new in each epoch, unless `shuffle` is false.

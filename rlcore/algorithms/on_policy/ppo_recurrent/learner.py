@@ -33,7 +33,7 @@ from rlcore.data.history import SamplesWithHistory, gather_history
 from rlcore.data.minibatches import cut_sequences, minibatches
 from rlcore.data.rollout import Rollout
 from rlcore.functional.distributions import Policy
-from rlcore.functional.noise import Noise
+from rlcore.functional.noise import Noise, SortKeyStream
 from rlcore.nn.encoder import flatten_actions
 from rlcore.nn.mlp import MLP
 from rlcore.nn.recurrent import CELLS, CellState
@@ -201,7 +201,7 @@ class Learner(ppo.Learner):
         no_reset = {name: torch.ones_like(part) for name, part in last.carry.items() if name == CLOCK}
         return rows, Seen(last_obs, last.is_first, last.carry | no_reset)
 
-    def draw(self, weight: Tensor, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
+    def draw(self, weight: Tensor, rng: np.random.Generator | SortKeyStream) -> tuple[Tensor, Tensor]:
         """Assign the sequences of a rollout to minibatches of M sequences, in each epoch.
 
         M is the number of sequences divided by `per_rank_num_batches`, rounded up. The order is random, and new in each
