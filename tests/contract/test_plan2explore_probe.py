@@ -31,7 +31,7 @@ from tests.soaking import heavy
 
 CHECKS = [check for check in conformance.CHECKS if check is not conformance.machine_code_equals_eager]  # minutes each
 V3 = "rlcore.algorithms.dreamer.dreamer_v3.learner"
-VERSIONS = ("dreamer_v1", "dreamer_v2", "dreamer_v3")
+VERSIONS = ("dreamer_v1", "dreamer_v2", "dreamer_v3", "dreamer_v3_5")
 
 
 @pytest.fixture(params=VERSIONS)
@@ -82,7 +82,8 @@ def test_detached_heads_do_not_train_states(config: RunConfig, monkeypatch: pyte
     """Without the losses of the detached heads, the gradient of the rest of the world model is the same."""
     trainer, segments = Trainer(config, compiled=False), list[Segment]()
     learner: Any = trainer.learner
-    learner.update = lambda batch, rng: segments.append(segment_of(batch.steps, learner.agent.actor)) or {}
+    actor, initial = learner.agent.actor, learner.initial_state
+    learner.update = lambda batch, rng: segments.append(segment_of(batch.steps, actor, initial(batch))) or {}
     while not segments:
         trainer.collect()
         trainer.update()
@@ -91,7 +92,11 @@ def test_detached_heads_do_not_train_states(config: RunConfig, monkeypatch: pyte
     rest = [p for name, p in world.named_parameters() if not name.startswith(("reward", "continue"))]
 
     def gradient() -> list[torch.Tensor]:
-        total = learner.model_loss(segment, Noise(0, "loss"))[0]
+        rng = Noise(0, "loss")
+        if config.algo.name == "p2e_dreamer_v3_5":
+            total = learner.model_terms(segment, rng)[1].sum()
+        else:
+            total = learner.model_loss(segment, rng)[0]
         return list(torch.autograd.grad(total, rest, materialize_grads=True))
 
     with_heads = gradient()

@@ -6,7 +6,7 @@ actions during collection; the behavior of the agent learns the task from the sa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -14,17 +14,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rlcore.algorithms.dreamer.agent import WorldAgent
 from rlcore.algorithms.dreamer.behavior import DreamerBehavior, make_optimizer
-from rlcore.algorithms.dreamer.dense import Dense
 from rlcore.algorithms.dreamer.imagination import Imagined
-from rlcore.algorithms.dreamer.latent_actor import LatentActor
 from rlcore.algorithms.dreamer.rssm import ModelState
 from rlcore.algorithms.dreamer.sequences import Segment, memory_and_plan
 from rlcore.config.schema import arg
 from rlcore.functional.noise import Noise
 from rlcore.functional.stats import reduce_loss
 from rlcore.optim.optimizer import Optimizer
+from rlcore.optim.optimizer_keys import OptimizerConfig
 from rlcore.types import Context, Metrics
 
 MODELS = 3
@@ -33,12 +31,18 @@ MODELS = 3
 class Ensemble(nn.Module):
     """Networks that predict the next stochastic state from features and action [..., F + A'] -> [K, ..., S]."""
 
-    def __init__(self, inputs: int, outputs: int, layers: Any, rng: torch.Generator) -> None:
+    def __init__(self, make_model: Callable[[], nn.Module]) -> None:
         super().__init__()
-        self.models = nn.ModuleList(Dense(inputs, layers, rng, outputs, 1.0) for _ in range(MODELS))
+        self.models = nn.ModuleList(make_model() for _ in range(MODELS))
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.stack([model(x) for model in self.models])
+
+
+@dataclass(frozen=True)
+class EnsembleConfig:
+    clip_gradients: float = arg(100.0, "maximum gradient norm; 0 = no clipping", low=0)
+    optimizer: OptimizerConfig = arg(OptimizerConfig(lr=3e-4, eps=1e-5), "optimizer of the ensemble")
 
 
 def plan_to_explore(module: ModuleType, label: str) -> SimpleNamespace:
@@ -53,19 +57,17 @@ def plan_to_explore(module: ModuleType, label: str) -> SimpleNamespace:
         detached_heads = frozenset({"reward", "continue"})
 
         def make_modules(self, context: Context, rng: torch.Generator) -> Sequence[Optimizer]:
-            world, config = self.agent.world, self.config
-            inputs = world.feat_size + world.rssm.actions
-            self.ensemble = Ensemble(inputs, world.rssm.sizes[1], config.critic.layers, rng)
-            self.ensemble_optimizer = make_optimizer(self.ensemble, self.ensemble_loss, config.critic, context, [])
+            agent, config, rssm = self.agent, self.config, self.agent.world.rssm
+            inputs, outputs = agent.world.feat_size + rssm.actions, rssm.sizes[1]
+            self.ensemble = Ensemble(lambda: agent.make_mlp(inputs, config.critic.layers, rng, outputs))
+            self.ensemble_optimizer = make_optimizer(self.ensemble, self.ensemble_loss, config.ensemble, context, [])
             return [self.ensemble_optimizer]
 
         def make_behaviors(self, context: Context, rng: torch.Generator) -> list[DreamerBehavior]:
-            task, world, old = super().make_behaviors(context, rng), self.agent.world, self.agent.actor
-            layers, stretch = self.config.actor.layers, self.config.normalize_actions
-            actor = LatentActor(world.feat_size, old.action, layers, old.says, stretch, 1.0, rng)
-            ensemble, number = self.ensemble, self.agent.number
-            more = {"reward": self.disagreement, "reads": [ensemble], "name": "exploration"}
-            self.exploring = WorldAgent(world, actor, number)
+            task, world, number = super().make_behaviors(context, rng), self.agent.world, self.agent.number
+            actor = self.agent.make_actor(rng)
+            more = {"reward": self.disagreement, "reads": [self.ensemble], "name": "exploration"}
+            self.exploring = self.agent.with_actor(actor)
             return [*task, self.behavior_class(context, world, actor, number, rng, **more)]
 
         @property
@@ -90,10 +92,13 @@ def plan_to_explore(module: ModuleType, label: str) -> SimpleNamespace:
             return super().components() | {"ensemble": self.ensemble, "ensemble_optimizer": self.ensemble_optimizer}
 
     def build(context: Context) -> Any:
-        return Learner(context), *memory_and_plan(context)
+        learner = Learner(context)
+        stored = learner.agent.stored  # model states, if the Dreamer stores them; sequences then start after one row
+        return learner, *memory_and_plan(context, stored, lead=1 if stored else 0)
 
     @dataclass(frozen=True, kw_only=True)
     class Config(module.Config):
         name: str = arg(label, "name of the algorithm", choices=(label,))
+        ensemble: EnsembleConfig = arg(EnsembleConfig(), "ensemble of one-step models")
 
     return SimpleNamespace(Config=Config, Agent=module.Agent, Learner=Learner, build=build, __doc__="Plan2Explore")
