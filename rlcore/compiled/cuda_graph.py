@@ -18,14 +18,14 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from rlcore.compiled import machine_code
 from rlcore.compiled.fused_scan import fusing
-from rlcore.compiled.whole_step import CapturedTensors, StepFunction, StepTensors, layout
+from rlcore.compiled.whole_step import CapturedTensors, Results, StepFunction, StepTensors, layout
 from rlcore.functional.noise import Draw, Drawn, Noise, Recorder, draw_all
 from rlcore.functional.tree import leaves, rebuild
 from rlcore.system.training_clock import not_training
 
 MOST = 100_000  # operations of a graph with several gradient steps; torch needs kilobytes for each of them
 WARM_UP = 3  # calls before a recording, as torch requires: in these, libraries choose kernels and allocate memory
-Recorded = tuple[Callable[[], None], dict[str, Tensor]]  # function that replays the graph, and its output tensors
+Recorded = tuple[Callable[[], None], Results]  # function that replays the graph, and its output tensors
 
 
 class RecordedTensors(StepTensors, Protocol):
@@ -78,7 +78,7 @@ class RecordedStep:
         """Device of the tensors that the step changes."""
         return self._changed.tensors()[0].device
 
-    def __call__(self, inputs: Sequence[Any], rng: Noise | None) -> dict[str, Tensor]:
+    def __call__(self, inputs: Sequence[Any], rng: Noise | None) -> Results:
         """Take one gradient step; `build` must have been called.
 
         Args:
@@ -86,7 +86,7 @@ class RecordedStep:
             rng: stream from which the random numbers of the step are drawn; None if the step needs none.
 
         Returns:
-            Mean metrics for the log, name -> [].
+            Results of the function: dicts of tensors.
         """
         given = [*draw_all(rng, self._draws), *leaves(inputs)]
         assert layout(given) == layout(self._given), "the step was compiled for other shapes"
@@ -94,9 +94,9 @@ class RecordedStep:
         for place, value in zip(self._given, given, strict=True):
             _write(place, value)
         self._settle()
-        replay, metrics = self._recorded
+        replay, results = self._recorded
         replay()
-        return {name: value.clone() for name, value in metrics.items()}
+        return [{name: value.clone() for name, value in part.items()} for part in results]
 
     def repeated(self, function: StepFunction) -> RecordedStep:
         """Return a recording of a function that takes this gradient step several times, for example in a loop."""
@@ -143,12 +143,12 @@ class RecordedStep:
         drawn = [getattr(noise, kind)(*shape) for kind, shape in self._draws]
         self._given, self._kept = [*drawn, *places], [*watch.read.values()]
 
-        def once() -> dict[str, Tensor]:
+        def once() -> Results:
             left = iter(self._given)
             stream = None if noise is None else Drawn(iter([next(left) for _ in drawn]))
-            metrics = self.function(rebuild(inputs, left), stream)
+            results = self.function(rebuild(inputs, left), stream)
             self._settle()
-            return {name: value.detach() for name, value in metrics.items()}
+            return [{name: value.detach() for name, value in part.items()} for part in results]
 
         self._recorded = record(once, device)
 
@@ -162,11 +162,11 @@ class RecordedStep:
         self._captured.replace({i: self._recorded_tensors[i] for i in others})
 
 
-def record(function: Callable[[], dict[str, Tensor]], device: torch.device) -> Recorded:
+def record(function: Callable[[], Results], device: torch.device) -> Recorded:
     """Record a function as a CUDA graph, after three calls (`WARM_UP`) without recording.
 
     Args:
-        function: function without arguments that returns named tensors.
+        function: function without arguments that returns dicts of tensors.
         device: GPU on which the function launches kernels.
 
     Returns:
@@ -174,7 +174,7 @@ def record(function: Callable[[], dict[str, Tensor]], device: torch.device) -> R
     """
     with fusing() as loops, torch.cuda.device(device):
 
-        def call() -> dict[str, Tensor]:
+        def call() -> Results:
             loops.begin()
             return function()
 
@@ -187,9 +187,9 @@ def record(function: Callable[[], dict[str, Tensor]], device: torch.device) -> R
         graph = torch.cuda.CUDAGraph()
         # The default mode forbids allocations by other threads, such as those of autograd.
         with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
-            metrics = call()
+            results = call()
         torch.cuda.current_stream().wait_stream(stream)
-    return graph.replay, metrics
+    return graph.replay, results
 
 
 def _write(place: Tensor, value: Tensor) -> None:

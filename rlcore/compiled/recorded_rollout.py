@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from rlcore.compiled.cuda_graph import RecordedStep
 from rlcore.compiled.stepping import TensorEnvs
-from rlcore.compiled.whole_step import CapturedTensors
+from rlcore.compiled.whole_step import CapturedTensors, Results
 from rlcore.functional.noise import Noise
 from rlcore.functional.tree import leaves, rebuild
 from rlcore.types import Carry, TimeStep
@@ -91,10 +91,10 @@ class RecordedRollout:
 
     def __call__(self, time_step: TimeStep, carry: Carry, rng: Noise) -> Rows:
         """Collect a rollout that starts with a time step [B] and a carry; the environments do not change."""
-        found = self._step((self.envs.tensors(), time_step, carry), rng)
+        (found,) = self._step((self.envs.tensors(), time_step, carry), rng)
         return rebuild(self._form, iter(found.values()))
 
-    def _collect(self, inputs: Sequence[Any], rng: Any) -> dict[str, Tensor]:
+    def _collect(self, inputs: Sequence[Any], rng: Any) -> Results:
         """Collect a rollout with other tensors of the environments, and restore their tensors; this is recorded."""
         tensors, time_step, carry = inputs
         before = self.envs.tensors()
@@ -104,7 +104,7 @@ class RecordedRollout:
                 self._form = self._rows(time_step, carry, rng)
         finally:
             self.envs.take(before)
-        return {str(index): part for index, part in enumerate(leaves(self._form))}
+        return [{str(index): part for index, part in enumerate(leaves(self._form))}]
 
     def _rows(self, time_step: TimeStep, carry: Carry, rng: Any) -> Rows:
         steps, chosen, episodes = [time_step], [], []

@@ -17,8 +17,8 @@ from rlcore.compiler import Compiler
 from rlcore.functional.noise import Draw, Drawn, Noise, Recorder, draw_all
 from rlcore.functional.tree import leaves, rebuild
 
-# (inputs, noise stream or None) -> mean metrics for the log, name -> [].
-StepFunction = Callable[[Sequence[Any], Any], dict[str, Tensor]]
+Results = Sequence[dict[str, Tensor]]  # means to log, name -> [], and optionally other tensors, name -> [...]
+StepFunction = Callable[[Sequence[Any], Any], Results]  # (inputs, noise stream or None) -> results
 
 
 class CapturedTensors:
@@ -150,14 +150,14 @@ class CompiledStep:
         self._code: machine_code.Compiled | None = None
         self._layout: list[Any] = []
         self._draws: list[Draw] = []
-        self._outputs: list[list[Any]] = [[], []]  # names of the metrics; indices in `captured` that it replaces
+        self._outputs: list[list[Any]] = [[], []]  # names of the results; indices in `captured` that it replaces
 
     @property
     def built(self) -> bool:
         """True if the step has been compiled."""
         return self._code is not None
 
-    def __call__(self, inputs: Sequence[Any], rng: Noise | None) -> dict[str, Tensor]:
+    def __call__(self, inputs: Sequence[Any], rng: Noise | None) -> Results:
         """Take one gradient step; `build` must have been called.
 
         Args:
@@ -165,7 +165,7 @@ class CompiledStep:
             rng: stream from which the random numbers of the step are drawn; None if the step needs none.
 
         Returns:
-            Mean metrics for the log, name -> [].
+            Results of the function: dicts of tensors.
         """
         given = [*draw_all(rng, self._draws), *inputs_of(inputs)]
         assert layout(given) == self._layout, "the step was compiled for other shapes"
@@ -174,7 +174,7 @@ class CompiledStep:
         self._changed.take(outputs)
         names, replaced = self._outputs
         self._captured.replace({index: next(outputs) for index in replaced})
-        return dict(zip(names, outputs, strict=True))
+        return [dict(zip(part, outputs, strict=False)) for part in names]
 
     def build(self, inputs: Sequence[Any], rng: Noise | None, began: bool) -> bool:
         """Compile the step, if it can be traced.
@@ -226,14 +226,15 @@ class CompiledStep:
             rng: random stream of the step.
 
         Returns:
-            The changed tensors without learning rates, then the buffers that the step has replaced, then the metrics.
+            The changed tensors without learning rates, then the buffers that the step has replaced, then its results.
         """
         left = iter(tensors)
         with self._changed.apart(left) as changed:
             captured = [*left]
             with self._captured.replaced(captured):
-                metrics = self.function(inputs, rng)
+                results = self.function(inputs, rng)
                 after = self._captured.own()
                 replaced = [index for index, tensor in enumerate(captured) if after[index] is not tensor]
-                self._outputs = [[*metrics], replaced]
-                return *changed(), *(after[index] for index in replaced), *metrics.values()
+                self._outputs = [[*map(list, results)], replaced]
+                found = [value for part in results for value in part.values()]
+                return *changed(), *(after[index] for index in replaced), *found

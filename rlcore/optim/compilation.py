@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from rlcore.compiled.cuda_graph import RecordedStep
-from rlcore.compiled.whole_step import CapturedTensors, CompiledStep
+from rlcore.compiled.whole_step import CapturedTensors, CompiledStep, Results, StepFunction
 from rlcore.compiler import Compiler
 from rlcore.functional.noise import Noise
 from rlcore.optim import rules
@@ -21,9 +21,6 @@ from rlcore.optim.traced import GradientInputs, MutableState
 if TYPE_CHECKING:
     from rlcore.config.run import AlgorithmConfig
     from rlcore.types import Context
-
-# Eager code: (inputs, random stream or None) -> means to log, name -> [].
-Eager = Callable[[Sequence[Any], Any], dict[str, Tensor]]
 
 
 class Execution:
@@ -39,12 +36,12 @@ class Execution:
     # compiled: False if further calls execute the eager code; began: True if the first call was compiled, None if the
     # function was not called yet or is never compiled
 
-    def __init__(self, eager: Eager, code: CompiledStep | RecordedStep | CompiledGradient | None) -> None:
+    def __init__(self, eager: StepFunction, code: CompiledStep | RecordedStep | CompiledGradient | None) -> None:
         self.eager, self.code = eager, code
         self.compiled = code is not None
         self.began: bool | None = None
 
-    def __call__(self, inputs: Sequence[Any], rng: Noise | None = None) -> dict[str, Tensor]:
+    def __call__(self, inputs: Sequence[Any], rng: Noise | None = None) -> Results:
         """Execute the function; compile it first if this is its first call."""
         if not self.compiled or self.code is None:
             return self.eager(inputs, rng)
@@ -59,7 +56,7 @@ class Execution:
 
 
 def compile_step(
-    eager: Eager,
+    eager: StepFunction,
     function: Callable[..., Any],
     optimizers: Sequence[Any],
     targets: Sequence[Any],
@@ -140,26 +137,20 @@ class CompiledGradient:
         self._noise_at = [at for at, given in enumerate(inputs) if isinstance(given, Noise)]
         return self.code.build(*self._without_noise(inputs), began)
 
-    def __call__(self, inputs: Sequence[Any], rng: Any) -> dict[str, Tensor]:
-        """Add the gradient of a minibatch to the accumulated gradient of the optimizer, and return the means to log."""
-        found = self.code(*self._without_noise(inputs))
-        self._optimizer.gradient.add(found.pop("gradient"), found.pop("weight"))
-        kinds: dict[str, dict[str, Tensor]] = {"means": {}, "aux": {}}
-        for name, value in found.items():
-            kind, _, key = name.partition(" ")
-            kinds[kind][key] = value
-        self._optimizer.aux = kinds["aux"]
-        return kinds["means"]
+    def __call__(self, inputs: Sequence[Any], rng: Any) -> Results:
+        """Add the gradient of a minibatch to the accumulated gradient; return means to log and aux of the loss."""
+        gradient, *found = self.code(*self._without_noise(inputs))
+        self._optimizer.gradient.add(**gradient)
+        return found
 
     def _without_noise(self, inputs: Sequence[Any]) -> tuple[list[Any], Noise | None]:
         """Return the inputs with None in place of the random stream, and the random stream."""
         rest = [None if at in self._noise_at else given for at, given in enumerate(inputs)]
         return rest, inputs[self._noise_at[0]] if self._noise_at else None
 
-    def _gradient(self, inputs: Sequence[Any], rng: Any) -> dict[str, Tensor]:
+    def _gradient(self, inputs: Sequence[Any], rng: Any) -> Results:
         """Compute the gradient; this function is traced."""
         optimizer = self._optimizer
-        means = optimizer.add_loss([rng if at in self._noise_at else given for at, given in enumerate(inputs)])
+        found = optimizer.add_loss([rng if at in self._noise_at else given for at, given in enumerate(inputs)])
         gradient, weight = optimizer.gradient.sums()
-        found = {f"means {name}": value for name, value in means.items()}
-        return {"gradient": gradient, "weight": weight} | found | {f"aux {n}": v for n, v in optimizer.aux.items()}
+        return [{"vector": gradient, "weight": weight}, *found]

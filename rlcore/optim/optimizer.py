@@ -113,10 +113,11 @@ class Optimizer:
 
         `inputs` are the arguments of the loss function. Return the means to log, name -> [].
         """
-        return self.execution(inputs)
+        metrics, self.aux = self.execution(inputs)
+        return metrics
 
-    def add_loss(self, inputs: Sequence[Any], rng: None = None) -> dict[str, Tensor]:
-        """Compute a loss as eager code, and add its gradient; see `accumulate`.
+    def add_loss(self, inputs: Sequence[Any], rng: None = None) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Compute a loss as eager code, and add its gradient; see `accumulate`. Return the means to log, and `aux`.
 
         `inputs` are the arguments of the loss function. `rng` is always None: if the loss needs a random stream, this
         stream is one of the inputs.
@@ -124,9 +125,8 @@ class Optimizer:
         self.parameters.gather()
         with self.autocast():
             total, weight, metrics, *aux = self.loss(*inputs)
-        self.aux = aux[0] if aux else {}
         self.gradient.add_loss(self.scale.multiply(total) if self.scale else total, weight)
-        return metrics
+        return metrics, aux[0] if aux else {}
 
     def minimize(self, *inputs: Any) -> LossOutput:
         """Take one optimizer step on the loss of one minibatch; `inputs` are the arguments of the loss function."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
+from rlcore.compiled.whole_step import Results
 from rlcore.functional.noise import Noise
 from rlcore.optim.compilation import compile_step
 from rlcore.optim.optimizer import Optimizer
@@ -31,7 +32,8 @@ class Step:
 
     Args:
         function: the step. Its arguments are the inputs and, if the caller passes one, a random stream `rng`. It
-            returns the means to log, name -> []. It must not branch on the values of tensors.
+            returns the means to log, name -> [], or a tuple (means, aux). `aux` are further tensors, name -> [...];
+            after a call, the attribute `aux` contains them. The function must not branch on the values of tensors.
         optimizers: all optimizers that the function uses.
         targets: all target networks that the function updates.
         context: config, environment spec, devices and ranks of the run (`rlcore.types.Context`).
@@ -39,15 +41,17 @@ class Step:
             target networks, are known without being listed.
     """
 
+    # aux: further tensors that the function returned in the last call; {} if it returns only means
+
     def __init__(
         self,
-        function: Callable[..., Means],
+        function: Callable[..., Means | tuple[Means, dict[str, Tensor]]],
         optimizers: Sequence[Optimizer],
         targets: Sequence[Target],
         context: Context[AlgorithmConfig],
         modules: Sequence[nn.Module] = (),
     ) -> None:
-        self.function = function
+        self.function, self.aux = function, dict[str, Tensor]()
         self.execution = compile_step(self._call, function, optimizers, targets, context, modules)
 
     def __call__(self, *inputs: Any, rng: Noise | None = None) -> Means:
@@ -55,10 +59,12 @@ class Step:
 
         `inputs` and `rng` are passed to the function.
         """
-        return self.execution(inputs, rng)
+        means, self.aux = self.execution(inputs, rng)
+        return means
 
-    def _call(self, inputs: Sequence[Any], rng: Any) -> Means:
-        return self.function(*inputs) if rng is None else self.function(*inputs, rng=rng)
+    def _call(self, inputs: Sequence[Any], rng: Any) -> Results:
+        found = self.function(*inputs) if rng is None else self.function(*inputs, rng=rng)
+        return found if isinstance(found, tuple) else (found, {})
 
     @property
     def compiled(self) -> bool:

@@ -9,6 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from rlcore.compiled.cuda_graph import RecordedStep
+from rlcore.compiled.whole_step import Results
 from rlcore.functional.noise import SortKeys
 from rlcore.optim.step import Step
 
@@ -46,12 +47,12 @@ class Update:
                 self.recorded = None
                 return self.function(*inputs, rng=rng)
             self.step.execution.began = True
-        return self.recorded(inputs, keys)
+        return self.recorded(inputs, keys)[0]
 
-    def _call(self, inputs: Sequence[Any], rng: Any) -> dict[str, Tensor]:
+    def _call(self, inputs: Sequence[Any], rng: Any) -> Results:
         """Call the function for a recording, of which the gradient steps become a part; they are not recorded alone."""
         self.step.execution.compiled = False
         try:
-            return self.function(*inputs, rng=rng)
+            return [self.function(*inputs, rng=rng)]
         finally:
             self.step.execution.compiled = True

@@ -6,7 +6,7 @@ The dry run executes the first gradient step; further gradient steps are only co
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -105,7 +105,7 @@ class Counter:
                 total[:2] = operations.count, operations.flops
             total[2] += 1
             result = results[0]
-            return {**result} if isinstance(result, dict) else result  # the caller may change the metrics
+            return [{**part} for part in result] if isinstance(result, Sequence) else result  # callers may change it
 
         return once
 

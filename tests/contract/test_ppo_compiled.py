@@ -278,7 +278,7 @@ def test_compile_rewrites_damaged_note(builds: list[float], tmp_path: Path, capl
     good = note.read_bytes()
     note.write_bytes(good.replace(b"policy_loss", b"pOlicy_loss"))  # one bit, still valid JSON
     assert note.read_bytes() != good
-    assert vars(compiled("discrete").step.execution.code)["_outputs"] == names and "Loss/policy_loss" in names[0]
+    assert vars(compiled("discrete").step.execution.code)["_outputs"] == names and "Loss/policy_loss" in names[0][0]
     assert f"{note} is damaged" in caplog.text and note.read_bytes() == good and not builds
 
 

@@ -99,15 +99,15 @@ class Learner(protocols.Learner):
         steps, latent = batch.steps, batch.steps.extras["latent"]
         rows = (one_hot(steps.action)[:-1], steps.is_first[1:], steps.obs["state"][1:], steps.reward[1:])
         found = self.step(latent[0], rows, rng=self.noise)
-        batch.write_back({"latent": torch.cat([latent[:1], found.pop("latent")])})
+        batch.write_back({"latent": torch.cat([latent[:1], self.step.aux["latent"]])})
         self.updates += 3
         return found
 
-    def gradient_step(self, latent: Tensor, rows: Any, rng: Noise) -> Metrics:
+    def gradient_step(self, latent: Tensor, rows: Any, rng: Noise) -> Any:
         model = self.of_model.minimize(latent, rows, rng)
         actor = self.of_actor.minimize(model.aux["latent"], rng)
         critic = self.of_critic.minimize(actor.aux)
-        return {**model.metrics, **critic.metrics, "latent": model.aux["latent"]}
+        return {**model.metrics, **critic.metrics}, {"latent": model.aux["latent"]}
 
     def model_loss(self, latent: Tensor, rows: Any, rng: Noise) -> Any:
         def step(latent: Tensor, x: Any, params: dict[str, Tensor]) -> Any:

@@ -177,19 +177,19 @@ class Learner(protocols.Learner):
         rows = (steps.obs, before, said, steps.is_first, step.reward, discount, step.weight)
         sequence = Sequence(*rows, begin, steps.extras["z"])
         found = self.step(sequence, rng=self.noise)
-        batch.write_back({"z": found.pop("z")})
+        batch.write_back(self.step.aux)
         self.agent.world.encoder.observe(steps.obs, self.ranks)
         self.updates += 3
         return found
 
-    def gradient_step(self, batch: Sequence, rng: Noise) -> Metrics:
+    def gradient_step(self, batch: Sequence, rng: Noise) -> Any:
         """Train model, critic, actor and target: each loss uses results of the one before."""
         critic, actor = self.others
         model = self.model.minimize(batch, rng)
         value = critic.minimize(batch, model.aux)
         choice = actor.minimize(batch, model.aux, value.aux)
         self.target.update(critic, self.config.tau)
-        return model.metrics | value.metrics | choice.metrics | {"Info/norm": model.norm, "z": model.aux["z"]}
+        return model.metrics | value.metrics | choice.metrics | {"Info/norm": model.norm}, {"z": model.aux["z"]}
 
     def model_loss(self, batch: Sequence, rng: Noise) -> Any:
         """Return the distances of decoder from rewards and vectors and of prior from posterior; states [L, N]."""

@@ -29,8 +29,6 @@ from rlcore.optim.optimizer import Optimizer
 from rlcore.optim.step import Step
 from rlcore.types import Batch, Context, Metrics
 
-EXTRAS = "extras/"  # prefix of the extras among the results of a gradient step, which a `Step` returns as one dict
-
 
 class DreamerLearner(protocols.Learner):
     """Base class of Dreamer learners: a world model, and one or several behaviors.
@@ -129,8 +127,8 @@ class DreamerLearner(protocols.Learner):
         self.updates += 1
         segment = segment_of(batch.steps, self.agent.actor, self.initial_state(batch))
         metrics = self.step(segment, tau, rng=self.noise)
-        if new := [name for name in metrics if name.startswith(EXTRAS)]:
-            self.write_back(batch, {name.removeprefix(EXTRAS): metrics.pop(name) for name in new})
+        if self.step.aux:
+            self.write_back(batch, self.step.aux)
         found = mean_metrics([metrics], self.ranks)
         if self.explorer is not None:
             amount = self.config.actor.exploration(batch.policy_steps)
@@ -156,20 +154,20 @@ class DreamerLearner(protocols.Learner):
         old = {name: stored.get(name, value)[: -len(value)] for name, value in extras.items()}
         batch.write_back({name: torch.cat([old[name], value]) for name, value in extras.items()})
 
-    def gradient_step(self, batch: Segment, tau: float, rng: Noise) -> Metrics:
+    def gradient_step(self, batch: Segment, tau: float, rng: Noise) -> tuple[Metrics, dict[str, Tensor]]:
         """Update the world model, further networks, and the behaviors, in this order.
 
         A behavior is an actor and a critic that are trained for one reward, on trajectories imagined from the model
         states. `tau` is the fraction τ of the update of the target critics. Return the means to log, and the tensors of
-        `updated_extras` with the prefix `EXTRAS`.
+        `updated_extras`.
         """
         model = self.world_optimizer.minimize(batch, rng)
         states = ModelState(**model.aux)
-        extras = {f"{EXTRAS}{name}": value for name, value in self.updated_extras(states).items()}
-        found = model.metrics | extras | self.train_modules(states, batch, rng)
+        extras = self.updated_extras(states)
+        found = model.metrics | self.train_modules(states, batch, rng)
         for behavior in self.behaviors:
             found |= behavior.train(states, batch.terminated, tau, rng)
-        return found | {"Grads/world_model": model.norm}
+        return found | {"Grads/world_model": model.norm}, extras
 
     def train_modules(self, states: ModelState, batch: Segment, rng: Noise) -> Metrics:
         """Train the networks of `make_modules` on model states [L, N, ...] without gradient; return means to log."""

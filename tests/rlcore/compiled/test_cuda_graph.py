@@ -12,6 +12,7 @@ from torch import Tensor
 
 from rlcore.algorithms import ALGORITHMS
 from rlcore.compiled import cuda_graph
+from rlcore.compiled.whole_step import Results
 from rlcore.config.build import build
 from rlcore.config.groups import EnvConfig
 from rlcore.config.run import RunConfig
@@ -30,18 +31,19 @@ pytestmark = heavy
 
 
 @pytest.fixture(autouse=True)
-def recordings(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Tensor]]:
+def recordings(monkeypatch: pytest.MonkeyPatch) -> list[Results]:
     """Return the outputs of each recording; a replay calls the function again and copies into them."""
-    made: list[dict[str, Tensor]] = []
+    made: list[Results] = []
 
-    def record(function: Callable[[], dict[str, Tensor]], device: torch.device) -> cuda_graph.Recorded:
+    def record(function: Callable[[], Results], device: torch.device) -> cuda_graph.Recorded:
         assert device.type == "cpu"
         found = function()
         made.append(found)
 
         def replay() -> None:
-            for name, value in function().items():
-                found[name].copy_(value)
+            for part, values in zip(found, function(), strict=True):
+                for name, value in values.items():
+                    part[name].copy_(value)
 
         return replay, found
 
@@ -71,6 +73,7 @@ def test_recorded_step_equals_eager_step_exactly(recordings: list[Any]) -> None:
     rngs, places = [Noise(0, "probe") for _ in range(2)], memory(recorded)
     generator = torch.Generator().manual_seed(0)
     logged: list[dict[str, Tensor]] = []
+    passed: list[Tensor] = []
     for n in range(4):
         x, tau = torch.randn(4, 2, generator=generator), torch.tensor(0.0 if n == 1 else 0.5, dtype=torch.float64)
         for two in (eager, recorded):
@@ -80,11 +83,14 @@ def test_recorded_step_equals_eager_step_exactly(recordings: list[Any]) -> None:
                 two.critic.seen = torch.tensor(5.0)
         metrics = [two.step({"x": x}, tau, rng=rng) for two, rng in zip((eager, recorded), rngs, strict=True)]
         logged.append(metrics[1])
+        passed.append(recorded.step.aux["found"])
+        assert torch.equal(passed[n], eager.step.aux["found"])
         assert all(torch.equal(metrics[1][name], value) for name, value in metrics[0].items())
         assert all(torch.equal(recorded.state()[name], value) for name, value in eager.state().items()), n
     assert memory(recorded) == places and len(recordings) == 1 and recorded.step.compiled
     assert rngs[0].state_dict() == rngs[1].state_dict()
-    assert len({found["error"].item() for found in logged}) == 4  # metrics are not overwritten by later steps
+    # Metrics and aux are not overwritten by later steps.
+    assert len({found["error"].item() for found in logged}) == len({found[0].item() for found in passed}) == 4
 
 
 def test_recorded_step_refuses_other_input_shapes() -> None:

@@ -69,11 +69,11 @@ class Two:
     def of_encoder(self, x: Tensor, found: Tensor) -> Any:
         return (self.critic.encoder(x).squeeze(-1) * found).sum(), ONE, {"found": found.mean()}
 
-    def gradient_step(self, batch: dict[str, Tensor], tau: Tensor, rng: Noise) -> dict[str, Tensor]:
+    def gradient_step(self, batch: dict[str, Tensor], tau: Tensor, rng: Noise) -> Any:
         first = self.first.minimize(batch["x"], rng.normal(*batch["x"].shape))
         second = self.second.minimize(batch["x"], first.aux["found"])
         self.target.update(self.first, tau)
-        return first.metrics | second.metrics | {"norm": first.norm}
+        return first.metrics | second.metrics | {"norm": first.norm}, {"found": first.aux["found"]}
 
     def state(self) -> dict[str, Tensor]:
         modules = {"critic": self.critic, "target": self.target.module}
@@ -165,6 +165,8 @@ def test_compiled_step_of_two_losses_matches_eager(config: OptimizerConfig) -> N
         x, tau = torch.randn(4, 2, generator=generator), 0.0 if n == 1 else 0.5
         metrics = [two.step({"x": x}, tau, rng=rng) for two, rng in zip((eager, compiled), rngs, strict=True)]
         torch.testing.assert_close(metrics[1], metrics[0])
+        assert metrics[0].keys() == {"error", "found", "norm"} and eager.step.aux["found"].shape == (4,)
+        torch.testing.assert_close(compiled.step.aux, eager.step.aux)
         torch.testing.assert_close(compiled.state(), eager.state())
     assert compiled.step.compiled and not eager.step.compiled
     assert rngs[0].state_dict() == rngs[1].state_dict()

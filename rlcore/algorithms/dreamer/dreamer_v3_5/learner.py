@@ -43,7 +43,7 @@ from rlcore.algorithms.dreamer.dreamer_v3_5.agent import STATES, Agent
 from rlcore.algorithms.dreamer.dreamer_v3_5.behavior import Behavior, make_optimizer
 from rlcore.algorithms.dreamer.dreamer_v3_5.config import Config
 from rlcore.algorithms.dreamer.latents import categorical_measures
-from rlcore.algorithms.dreamer.learner import EXTRAS, DreamerLearner
+from rlcore.algorithms.dreamer.learner import DreamerLearner
 from rlcore.algorithms.dreamer.rssm import ModelState
 from rlcore.algorithms.dreamer.sequences import Segment, memory_and_plan
 from rlcore.data.replay import Replay
@@ -93,7 +93,7 @@ class Learner(DreamerLearner):
         trains = {"reward": config.world_model.reward_grad, "critic": config.critic.replay_grad}
         return feat if trains.get(head, True) else feat.detach()
 
-    def gradient_step(self, batch: Segment, tau: float, rng: Noise) -> Metrics:
+    def gradient_step(self, batch: Segment, tau: float, rng: Noise) -> tuple[Metrics, dict[str, Tensor]]:
         """Take a step of all optimizers, then update the target critics; see `DreamerLearner.gradient_step`."""
         found = self.optimizer.minimize(batch, rng)
         aux, metrics, norms = found.aux, found.metrics, [found.norm]
@@ -105,9 +105,8 @@ class Learner(DreamerLearner):
                 assert critic.target is not None
                 critic.target.update(self.optimizer, tau)
         states = ModelState(aux["deter"], aux["stoch"])
-        extras = {f"{EXTRAS}{name}": value for name, value in self.updated_extras(states).items()}
-        norm = torch.stack(norms).norm()
-        return metrics | extras | self.train_modules(states, batch, rng) | {"Grads/agent": norm}
+        extras, norm = self.updated_extras(states), torch.stack(norms).norm()
+        return metrics | self.train_modules(states, batch, rng) | {"Grads/agent": norm}, extras
 
     def loss(self, batch: Segment, rng: Noise) -> LossTermsAux:
         """Compute the sum of the losses of world model and critics; return model states and imagined steps too."""
