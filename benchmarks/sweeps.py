@@ -90,13 +90,13 @@ def flow_runs(folder: Path, trials: int, workers: int) -> float:
 
     Each command is a separate flow run of Prefect. The result is compared with a sweep of the same number of trials.
     """
-    lean = ["env.capture_video=false", "evaluation.baseline_episodes=10", "algo.run_test=false"]
-    lean += ["model_manager.disabled=true"]
+    short = ["env.capture_video=false", "evaluation.baseline_episodes=10", "algo.run_test=false"]
+    short += ["model_manager.disabled=true"]
     began = time.perf_counter()
     with ThreadPoolExecutor(workers) as places:
         for number in range(trials):
             drawn = [f"algo.optimizer.lr={1e-3 * (1 + number)}", f"run_dir={folder}/flow_{number}"]
-            places.submit(shepherd, "train", *of_steps(STEPS), *lean, *drawn)
+            places.submit(shepherd, "train", *of_steps(STEPS), *short, *drawn)
     return time.perf_counter() - began
 
 

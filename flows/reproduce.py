@@ -37,7 +37,7 @@ def reproduce(source: str, run_dir: str = "") -> Any:
     """
     with name_failed_run(f"reproduce {source}"):
         again = restore(source, run_dir)
-    with managed_run(again.read_config()["algo"]["name"], [], str(again.path), registers=False) as run:
+    with managed_run(again.read_config()["algo"]["name"], [], str(again.path), register=False) as run:
         make_env(run)  # writes the environment card, which describe_difference reads
         describe_difference(run)
         collect(run)

@@ -176,7 +176,7 @@ def start(sweep: Sweep, job: Job) -> None:
     for training in job.trainings:
         if not training.run.config.exists():
             continue
-        if other := differing_config(training.run, compose(training.overrides)[0], judged=True):
+        if other := differing_config(training.run, compose(training.overrides)[0], evaluation=True):
             key, old, new = other
             raise UserError(
                 f"{key}={spell(new)}: run {short_path(training.run_dir)} was trained with {key}={spell(old)}, so it "

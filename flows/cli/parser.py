@@ -155,7 +155,7 @@ def parser() -> Parser:
     command.add_argument("overrides", nargs="*", default=[], help=about)
 
     _add_sweep(group)
-    _add_judges(group)
+    _add_policy_commands(group)
     command = _add(group, "config", "flows.cli.config:config", "print the composed config without training")
     command.add_argument("overrides", nargs="*", default=[], help=KEYS)
     command.add_argument("-f", "--file", default="", metavar="FILE", help=FROM_FILE)
@@ -238,11 +238,13 @@ def _add_reap(group: Any) -> None:
     command.add_argument("folders", nargs="*", default=[], help=about)
     about = "include runs that were started on another machine; use it only if that machine no longer exists"
     command.add_argument("--elsewhere", action="store_true", help=about)
-    command.add_argument("--resume", dest="go_on", action="store_true", help="resume these runs, one after another")
+    command.add_argument(
+        "--resume", dest="resume_runs", action="store_true", help="resume these runs, one after another"
+    )
     command.add_argument("--json", dest="as_json", action="store_true", help="print the result as JSON")
 
 
-def _add_judges(group: Any) -> None:
+def _add_policy_commands(group: Any) -> None:
     """Add `evaluate`, `collect`, `export`, `enjoy` and `dream`, which use a trained policy."""
     about = "evaluate the policy of a run, a checkpoint or a registered model"
     command = _add(group, "evaluate", "flows.cli.evaluation_commands:evaluate", about)

@@ -25,13 +25,13 @@ from rlcore.system.printable import print_safely, printable
 HEAD = ("run", "state", "policy steps", "resume with")
 
 
-def reap(folders: Sequence[str], elsewhere: bool = False, go_on: bool = False, as_json: bool = False) -> int:
+def reap(folders: Sequence[str], elsewhere: bool = False, resume_runs: bool = False, as_json: bool = False) -> int:
     """Find runs whose process has died, record this in their event logs, and print the command that resumes each run.
 
     Args:
         folders: folders that are searched for runs; empty for the default folder of runs.
         elsewhere: also record the death of runs whose last process ran on another machine.
-        go_on: resume the runs that have died, one after another.
+        resume_runs: resume the runs that have died, one after another.
         as_json: print the result as JSON.
 
     Returns:
@@ -64,7 +64,7 @@ def reap(folders: Sequence[str], elsewhere: bool = False, go_on: bool = False, a
         print_safely(json.dumps({"runs": reports, "elsewhere": others}))
     else:
         _show(reports, {short_path(run.path): host for run, host in away.items()}, len(runs), folders)
-    return max([_goes_on(one.run) for one in dead], default=0) if go_on else 0
+    return max([_resume_run(one.run) for one in dead], default=0) if resume_runs else 0
 
 
 def _find_all_gone(runs: Sequence[RunDirectory]) -> Iterator[StaleRun]:
@@ -130,7 +130,7 @@ def _show(reports: Sequence[dict[str, Any]], away: dict[str, str], runs: int, fo
         )
 
 
-def _goes_on(run: RunDirectory) -> int:
+def _resume_run(run: RunDirectory) -> int:
     """Resume a run and return the exit code; an error is printed, so that the other runs are still resumed."""
     try:
         resume(short_path(run.path), ())

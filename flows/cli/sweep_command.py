@@ -120,8 +120,8 @@ def _drive(algo: str, folder: SweepFolder) -> None:
 
     current = status(folder)
     ended = sum(trial["state"] in ENDED for trial in current["trials"])
-    going_on = f" · {ended} of {current['wanted']} trials have ended" if current["trials"] else ""
-    print_safely(f"sweep {folder.name} · {short_path(folder.runs)}{going_on}", file=sys.stderr)
+    progress = f" · {ended} of {current['wanted']} trials have ended" if current["trials"] else ""
+    print_safely(f"sweep {folder.name} · {short_path(folder.runs)}{progress}", file=sys.stderr)
     with name_continuation(folder.resume_command):
         best = current["best"] and current["best"]["value"]
         with show_jobs("trials", current["wanted"], ended, best), without_tracebacks():

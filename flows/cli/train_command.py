@@ -132,9 +132,9 @@ def _group(overrides: Sequence[str], workers: int | None) -> None:
 
     group = group_of(overrides, workers)
     there = sum(training.state == "over" for training in group.trainings)
-    going_on = f" · {there} already finished" if there else ""
+    progress = f" · {there} already finished" if there else ""
     print_safely(
-        f"group {group.name} · {len(group.trainings)} runs, {group.workers} at a time{going_on}", file=sys.stderr
+        f"group {group.name} · {len(group.trainings)} runs, {group.workers} at a time{progress}", file=sys.stderr
     )
     again = shlex.join(["shepherd", "train", *overrides, *plugins.as_typed()])
     with name_continuation(f"{bin_folder()}{again}"):
@@ -158,11 +158,11 @@ def _flow(run: RunDirectory) -> None:
 
     config = run.read_config()
     newest = checkpoint.newest_good(run.checkpoints)  # logs a warning for each damaged checkpoint
-    going_on = f" · resumes at {checkpoint.policy_steps(newest):,} policy steps" if newest else ""
+    progress = f" · resumes at {checkpoint.policy_steps(newest):,} policy steps" if newest else ""
     if newest is None and run.events.exists():
-        going_on = " · no checkpoint yet, starts from the beginning"
+        progress = " · no checkpoint yet, starts from the beginning"
     about = f"{config['algo']['name']} on {config['env']['id']} · seed {config['seed']}"
-    print_safely(f"{about} · {short_path(run.path)}{going_on}", file=sys.stderr)
+    print_safely(f"{about} · {short_path(run.path)}{progress}", file=sys.stderr)
     with show_progress(run), prefect_api_soon():
         with announce("importing Prefect"):
             from flows.train import run_flow

@@ -32,7 +32,7 @@ def sections(comparison: Comparison, conclusion: Verdict, pictures: Sequence[Pic
         section(
             "Results after training", _ends(comparison), figures(p for p in pictures if not p.stem.startswith("curve"))
         ),
-        section("Steps to a threshold", _arrivals(comparison)),
+        section("Steps to a threshold", _threshold_steps(comparison)),
         section("Cost of a run", _cost(comparison)),
         section("Differences of the configurations", _config(comparison)),
         section("Runs", _runs(comparison)),
@@ -86,9 +86,9 @@ def _ends(comparison: Comparison) -> str:
     return html_table(head, rows, set(head[2:])) + f'<p class="soft">{escape(words)}</p>\n'
 
 
-def _arrivals(comparison: Comparison) -> str:
+def _threshold_steps(comparison: Comparison) -> str:
     rows = []
-    for task, sides in comparison.arrivals.items():
+    for task, sides in comparison.threshold_steps.items():
         for side, steps in sides.items():
             there = sorted(step for step in steps if step is not None)
             middle = median([step if step is not None else float("inf") for step in steps])

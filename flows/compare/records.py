@@ -52,7 +52,7 @@ class Record:
         effort: cost of training: "updates" (gradient steps), "wall_s" (seconds) and "cpu_s" (processor seconds).
             Unknown quantities are omitted.
         typed: the `key=value` arguments of the command that created the run.
-        quantity: quantity by which the run is judged.
+        quantity: quantity that ranks the run.
     """
 
     place: str
@@ -141,7 +141,7 @@ def from_directory(run: RunDirectory, quantity: Quantity = EPISODE_RETURN) -> Re
     return Record(
         place=short_path(run.path),
         run_id=identity["run_id"],
-        status=_judge(_status(run, log), lines, mean),
+        status=_final_status(_status(run, log), lines, mean),
         config=flat(run.read_config()),
         commit=_commit(spell(identity.get("commit", "unknown")), identity.get("dirty") is True),
         machine=_machine(summary),
@@ -173,7 +173,7 @@ def from_mlflow(client: MlflowClient, stored: Run, quantity: Quantity = EPISODE_
     return Record(
         place=f"mlflow:{run_id}",
         run_id=tags.get(RUN_TAG, run_id),
-        status=_judge(summary["status"] if summary.get("status") in ended else ended[0], line, final),
+        status=_final_status(summary["status"] if summary.get("status") in ended else ended[0], line, final),
         config={**stored.data.params, **resumed},
         commit=_commit(tag_value(tags, "commit") or "unknown", tag_value(tags, "dirty") == "true"),
         machine=_machine(summary),
@@ -199,7 +199,7 @@ def _status(run: RunDirectory, log: History) -> str:
     return "training" if run.is_taken() else "broken off"
 
 
-def _judge(status: str, lines: Mapping[str, Line], final: float | None) -> str:
+def _final_status(status: str, lines: Mapping[str, Line], final: float | None) -> str:
     """Return NOT_FINITE if the run is finished and has logged values that are not finite, otherwise `status`."""
     finite = all(math.isfinite(value) for line in lines.values() for _, value in line)
     return NOT_FINITE if status in DONE and not (finite and math.isfinite(final or 0.0)) else status

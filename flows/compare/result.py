@@ -34,7 +34,7 @@ class Comparison:
     Attributes:
         sides: the sides, in the order of the command, including runs that are not compared.
         selection: the compared runs.
-        measure: the quantity by which a run is judged, such as the mean return of its final evaluation.
+        measure: the quantity that ranks runs, such as the mean return of its final evaluation.
         scales: task (environment) -> conversion of returns to normalized scores.
         values: side -> task -> value of each run by `measure`, [N], in the order of `selection.counted`.
         aggregates: task -> side -> name of the aggregate (such as "iqm") -> estimate with its interval, in returns.
@@ -47,8 +47,8 @@ class Comparison:
         task_level: confidence level of each interval in `by_task`. It is corrected in the same way as `level`, for the
             number of pairs times the number of tasks.
         by_task: task -> comparisons of each two sides on this task, in returns; empty if there is only one task.
-        thresholds: task -> return of the threshold in `arrivals`.
-        arrivals: task -> side -> for each run, the policy steps at which its learning curve first reached the
+        thresholds: task -> return of the threshold in `threshold_steps`.
+        threshold_steps: task -> side -> for each run, the policy steps at which its learning curve first reached the
             threshold; None if it did not.
         cost: task -> side -> name of a cost, such as wall time -> mean over the side's runs. A cost that some runs of
             the side have not recorded is omitted.
@@ -67,7 +67,7 @@ class Comparison:
     task_level: float
     by_task: dict[str, list[Pair]]
     thresholds: dict[str, float]
-    arrivals: dict[str, dict[str, list[int | None]]]
+    threshold_steps: dict[str, dict[str, list[int | None]]]
     cost: dict[str, dict[str, dict[str, float]]]
     config: dict[str, dict[str, list[str]]]
     notes: list[str]

@@ -77,14 +77,14 @@ def measure(selection: Selection) -> tuple[Measure, list[str]]:
     run has no returns.
     """
     runs = [record for task in selection.tasks for record in selection.records(task)]
-    judged = all(len(record.evaluations) >= 2 for record in runs)
-    curve: Callable[[Record], Line] = (lambda r: r.evaluations) if judged else (lambda r: r.training)
+    evaluated = all(len(record.evaluations) >= 2 for record in runs)
+    curve: Callable[[Record], Line] = (lambda r: r.evaluations) if evaluated else (lambda r: r.training)
     quantity = runs[0].quantity
     what = quantity.words
     of = "" if quantity.name is None else f"{what} of "  # the value of an evaluation is its mean return
-    name = f"{of}greedy evaluation" if judged else f"{what} of training episodes with sampled actions"
+    name = f"{of}greedy evaluation" if evaluated else f"{what} of training episodes with sampled actions"
     notes = (
-        [] if judged else [f"Some runs have fewer than two evaluations, so curves show {what} of training episodes."]
+        [] if evaluated else [f"Some runs have fewer than two evaluations, so curves show {what} of training episodes."]
     )
     without = sum(record.final is None for record in runs)
     if not without:
@@ -99,7 +99,7 @@ def measure(selection: Selection) -> tuple[Measure, list[str]]:
             f"{mute.place}: this run has no evaluation and no return in its log, so it cannot be compared; move it out "
             "of its group or folder"
         )
-    words = (LATE if judged else LATE_TRAINING).format(what)
+    words = (LATE if evaluated else LATE_TRAINING).format(what)
     notes.append(
         f"{without} of {len(runs)} runs have no final evaluation{f' with {what}' if quantity.name else ''}, so this "
         f"value is used for all runs: {words}."

@@ -132,8 +132,8 @@ def _leave_out(side: Side, selection: Selection) -> None:
             selection.obstacles.append(
                 f"{side.name} has {_runs(len(bad))} {words} ({places}); excluding them would overrate this side."
             )
-    going_on = [record for record in unfinished if record.status not in ("training", "dry_run", NOT_FINITE)]
-    selection.commands.extend(f"shepherd resume {shlex.quote(record.place)}" for record in going_on[:FEWEST])
+    resumable = [record for record in unfinished if record.status not in ("training", "dry_run", NOT_FINITE)]
+    selection.commands.extend(f"shepherd resume {shlex.quote(record.place)}" for record in resumable[:FEWEST])
 
 
 def _look_at_configs(selection: Selection) -> None:

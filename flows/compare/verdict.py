@@ -208,7 +208,8 @@ def as_json(comparison: Comparison, conclusion: Verdict) -> dict[str, Any]:
             for task, pairs in comparison.by_task.items()
         },
         "steps_to_threshold": {
-            task: {"threshold": comparison.thresholds[task]} | comparison.arrivals[task] for task in comparison.tasks
+            task: {"threshold": comparison.thresholds[task]} | comparison.threshold_steps[task]
+            for task in comparison.tasks
         },
         "cost": comparison.cost,
         "config": comparison.config,

@@ -47,9 +47,9 @@ def learning_curve(run: RunDirectory) -> Path:
     widths = (3.7, 1) if final else (1,)
     panels = figure.subplots(1, len(widths), sharey=True, squeeze=False, width_ratios=widths)[0]
     _draw_training(panels[0], log.lines.get(RETURN))
-    if judged := log.evaluations:
-        steps, label = [e["policy_steps"] for e in judged], "greedy evaluation, 95 % interval"
-        _draw_intervals(panels[0], steps, [e["greedy"] for e in judged], VERMILION, "o", 5.5, label)
+    if evaluations := log.evaluations:
+        steps, label = [e["policy_steps"] for e in evaluations], "greedy evaluation, 95 % interval"
+        _draw_intervals(panels[0], steps, [e["greedy"] for e in evaluations], VERMILION, "o", 5.5, label)
     _frame(figure, panels[0])
     _draw_baseline(panels, log.last("baseline"))
     if final:

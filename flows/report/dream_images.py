@@ -89,7 +89,7 @@ def _rgb(colour: str) -> tuple[int, int, int]:
     return int(colour[1:3], 16), int(colour[3:5], 16), int(colour[5:7], 16)
 
 
-def film_comparison(dreams: Dream, key: str, spec: ArraySpec) -> Iterator[Picture]:
+def render_comparison(dreams: Dream, key: str, spec: ArraySpec) -> Iterator[Picture]:
     """Yield the frames of a video that compares predicted images with recorded ones.
 
     A frame of the video shows one time step. It has three rows: the recorded image (truth), the predicted image, and
@@ -143,7 +143,7 @@ def _show_dreams(dreams: Dream, key: str, spec: ArraySpec, side: int) -> list[li
     return [[_frame(p, tone) for p, tone in zip(row, COLOURS, strict=False)] for row in pictures]
 
 
-def film_policy_dream(dreams: Dream, images: Mapping[str, ArraySpec]) -> Iterator[Picture]:
+def render_policy_dream(dreams: Dream, images: Mapping[str, ArraySpec]) -> Iterator[Picture]:
     """Yield the frames of a video of the dreams with actions of the policy.
 
     A frame shows one step of all dreams side by side. Below are charts of the model's predictions, in which later steps

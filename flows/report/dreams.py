@@ -15,7 +15,7 @@ from pathlib import Path
 from PIL import Image
 
 from flows.report.dream_charts import Picture, draw_curves, draw_policy_curves
-from flows.report.dream_images import draw_comparison, draw_policy_dream, film_comparison, film_policy_dream
+from flows.report.dream_images import draw_comparison, draw_policy_dream, render_comparison, render_policy_dream
 from rlcore.errors import UserError
 from rlcore.evaluation.dream import dream
 from rlcore.evaluation.play import OnProgress
@@ -54,13 +54,13 @@ def picture_dreams(run: RunDirectory, path: Path, on_progress: OnProgress | None
     names = list[str]()
     for key, image in images.items():
         name = f"dream_{key.replace('/', '-')}"
-        _film(run.media / f"{name}.mp4", film_comparison(dreams, key, image))
+        _write_video(run.media / f"{name}.mp4", render_comparison(dreams, key, image))
         _save(run.media / f"{name}.png", draw_comparison(dreams, key, image))
         names += [f"{name}.mp4", f"{name}.png"]
     _save(run.media / "dream_curves.png", draw_curves(dreams, spec))
     names += ["dream_curves.png"]
     if images:
-        _film(run.media / "dream_policy.mp4", film_policy_dream(dreams, images))
+        _write_video(run.media / "dream_policy.mp4", render_policy_dream(dreams, images))
         names += ["dream_policy.mp4"]
     _save(
         run.media / "dream_policy.png",
@@ -87,7 +87,7 @@ def _save(path: Path, picture: Picture) -> None:
     write_bytes(path, data.getvalue())
 
 
-def _film(path: Path, frames: Iterator[Picture]) -> None:
+def _write_video(path: Path, frames: Iterator[Picture]) -> None:
     """Write frames of one size, with even height and width, as a video."""
     first = next(frames)
     with writing(path, RATE, first.shape) as write:

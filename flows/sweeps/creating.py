@@ -166,7 +166,7 @@ def check_plan(plan: SweepPlan, elsewhere: bool = False) -> Checked:
 
 
 def _refuse_other_metric(sweep: SweepConfig, config: RunConfig) -> None:
-    """Raise UserError if neither `env.info_keys` nor a callback can give the number that judges a trial."""
+    """Raise UserError if neither `env.info_keys` nor a callback can give the objective of a trial."""
     metric, names = sweep.metric, [key.name for key in read_info_keys(config.env.info_keys)]
     if metric in names:
         return

@@ -117,11 +117,11 @@ class Faults:
 
     Args:
         study: Optuna study of the sweep.
-        go_on: command that resumes the sweep, for error messages.
+        resume_command: command that resumes the sweep, for error messages.
     """
 
-    def __init__(self, study: Study, go_on: str) -> None:
-        self._study, self._go_on = study, go_on
+    def __init__(self, study: Study, resume_command: str) -> None:
+        self._study, self._resume_command = study, resume_command
         self._again: list[int] = []
         self._tried: set[int] = set()
         self._left: dict[int, End] = {}
@@ -163,7 +163,9 @@ class Faults:
             return end
         attempts = self._study.count_fault(number)
         if attempts >= ATTEMPTS:
-            return End("failed", f"{end.sentence}; gave up after {attempts} attempts; retry: {self._go_on} --failed")
+            return End(
+                "failed", f"{end.sentence}; gave up after {attempts} attempts; retry: {self._resume_command} --failed"
+            )
         if number in self._tried:
             self._left[number] = end
         else:

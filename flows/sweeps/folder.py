@@ -289,11 +289,11 @@ def open_to_read(url: str) -> BaseStorage | None:
 
 
 @contextmanager
-def storage_errors(doing: str, go_on: str) -> Iterator[None]:
+def storage_errors(doing: str, resume_command: str) -> Iterator[None]:
     """Context manager that converts errors of Optuna's database to a RunError with a one-sentence message.
 
     The message begins with `doing`, such as "trial 3 cannot be stored", and ends with the command that resumes the
-    sweep, `go_on`. A UserError is raised again with this ending.
+    sweep, `resume_command`. A UserError is raised again with this ending.
     """
     from optuna.exceptions import StorageInternalError
     from sqlalchemy.exc import SQLAlchemyError
@@ -301,9 +301,9 @@ def storage_errors(doing: str, go_on: str) -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        raise UserError(f"{error}; after fixing this, resume with: {go_on}") from None
+        raise UserError(f"{error}; after fixing this, resume with: {resume_command}") from None
     except (StorageInternalError, SQLAlchemyError) as error:
-        raise RunError(f"{doing} ({_reason(error)}); after fixing this, resume with: {go_on}") from error
+        raise RunError(f"{doing} ({_reason(error)}); after fixing this, resume with: {resume_command}") from error
 
 
 def _options(url: str) -> dict[str, object]:

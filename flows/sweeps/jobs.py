@@ -192,13 +192,13 @@ class TrialRun:
         return fmean(scores)
 
 
-def differing_config(run: RunDirectory, config: RunConfig, judged: bool = False) -> tuple[str, Any, Any] | None:
+def differing_config(run: RunDirectory, config: RunConfig, evaluation: bool = False) -> tuple[str, Any, Any] | None:
     """Compare the config of an existing run with another config; return the first difference, or None.
 
     Args:
         run: the existing run.
         config: the other config.
-        judged: False compares only keys that affect learning. True compares the group `evaluation` and `stop`,
+        evaluation: False compares only keys that affect learning. True compares the group `evaluation` and `stop`,
             too, because the evaluations of a trial determine its value.
 
     Returns:
@@ -207,7 +207,7 @@ def differing_config(run: RunDirectory, config: RunConfig, judged: bool = False)
 
     def deciding(of: RunConfig) -> dict[str, Any]:
         half = learning_half(of)
-        return half | ({part: plain(getattr(of, part)) for part in ("evaluation", "stop")} if judged else {})
+        return half | ({part: plain(getattr(of, part)) for part in ("evaluation", "stop")} if evaluation else {})
 
     there, _ = place_inputs(config_of(run), run.read_config(), inputs_as_given(run))
     return next(differences(deciding(there), deciding(config)), None)

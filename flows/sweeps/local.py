@@ -122,14 +122,14 @@ class _Worker:
     def train(self, training: TrialRun, on_evaluation: OnEvaluation | None, on_progress: OnProgress) -> End | None:
         """Train a run on this worker process and return its result; None if the process died."""
         request = {"run_dir": str(training.run_dir), "overrides": list(training.overrides)}
-        if not self._say({"train": request | {"judged": on_evaluation is not None}}):
+        if not self._say({"train": request | {"prunable": on_evaluation is not None}}):
             return None
         assert self.process.stdout is not None
         for line in self.process.stdout:
             message = json.loads(line)
             event = message.pop("event")
             if event == "evaluated" and on_evaluation is not None:
-                self._say({"go_on": on_evaluation()})
+                self._say({"continue": on_evaluation()})
             elif event in ("progress", "stage"):
                 on_progress(message)
             elif event == "ended":
@@ -217,7 +217,7 @@ class LocalExecutor:
         return end
 
     def _end_of(self, job: Job) -> End:
-        def go_on() -> bool:
+        def should_continue() -> bool:
             return not self._review(job)
 
         for training in job.trainings:
@@ -228,7 +228,7 @@ class LocalExecutor:
                 continue
             end = self._crew.train(
                 training,
-                go_on if job.number is not None else None,
+                should_continue if job.number is not None else None,
                 lambda facts: job.emit("job", **facts),
             )
             if end.state != "over":

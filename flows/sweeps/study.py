@@ -77,10 +77,12 @@ class Study:
         self.config, self.space, self._size, self._pace = plan.config, plan.space, plan.size, plan.pace
         self._default = plan.default
         self._optuna = optuna
-        self._go_on = sweep_resume_command(plan.config.name)
+        self._resume_command = sweep_resume_command(plan.config.name)
         self._lock = threading.Lock()  # guards reads and writes, because jobs report from threads
         self._trials: list[FrozenTrial] | None = None  # cache of the trials
-        self._judged: dict[int, int] = {}  # trial -> policy steps of the last evaluation that the pruner accepted
+        self._accepted_steps: dict[
+            int, int
+        ] = {}  # trial -> policy steps of the last evaluation that the pruner accepted
         with self._watch("the study cannot be opened"):
             self._database = only_read or open_storage(storage)
             create = functools.partial(optuna.create_study, direction="maximize", load_if_exists=True)
@@ -175,7 +177,7 @@ class Study:
         Returns:
             True if the trial should be pruned.
         """
-        if step <= self._judged.get(number, -1):
+        if step <= self._accepted_steps.get(number, -1):
             return False
         trial = self.trials[number]
         if step not in trial.intermediate_values:
@@ -193,7 +195,7 @@ class Study:
             ends = pruner.prune(view, view.get_trials(deepcopy=False)[number])
         self._note_rungs(number, step, view.get_trials(deepcopy=False)[number].system_attrs)
         if not ends:
-            self._judged[number] = step
+            self._accepted_steps[number] = step
         return ends
 
     def _note_rungs(self, number: int, step: int, attributes: Mapping[str, Any]) -> None:
@@ -275,7 +277,7 @@ class Study:
             self._trials = None
 
     def _watch(self, doing: str) -> AbstractContextManager[None]:
-        return storage_errors(f"sweep {self.config.name}: {doing}", self._go_on)
+        return storage_errors(f"sweep {self.config.name}: {doing}", self._resume_command)
 
     def _batch_of(self, number: int) -> int:
         """Return the number of the first trial in the batch that contains trial `number`; 0 in async mode."""

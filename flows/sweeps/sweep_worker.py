@@ -1,12 +1,13 @@
 """Worker process that trains one run after another, with all imports done once: `python -m flows.sweeps.sweep_worker`.
 
 The worker exchanges lines of JSON with the process that started it, the driver of the sweep. To train a run, the driver
-sends `{"train": {run_dir, overrides, judged}}`. The worker sends these events:
+sends `{"train": {run_dir, overrides, prunable}}`. The worker sends these events:
 
     ready        once, when it can accept requests
     progress     during a run: current metrics
     stage        during a run: a failure that is being retried
-    evaluated    after each evaluation, if `judged` is true; the worker then waits for the answer {"go_on": true|false}
+    evaluated    after each evaluation, if `prunable` is true; the worker then waits for the answer, {"continue": true}
+                 or {"continue": false}
     ended        at the end of a run, with the fields of `flows.sweeps.jobs.End`
 
 If the worker receives a signal, it writes a checkpoint and exits. If its parent process ends, it exits at once.
@@ -60,14 +61,14 @@ class SweepWorker:
             else:
                 self._send("ended", state="over")
 
-    def _train(self, run_dir: str, overrides: list[str], judged: bool) -> None:
-        """Train a new run, or resume an unfinished one; if `judged` is True, the driver may prune it."""
+    def _train(self, run_dir: str, overrides: list[str], prunable: bool) -> None:
+        """Train a new run, or resume an unfinished one; if `prunable` is True, the driver may prune it."""
         run = RunDirectory(run_dir)
         _wait_until_free(run)
         if not run.config.exists():
             run = new_run(overrides)
         _measure_vectorization(run)
-        with subscribe(self._listen), prune_by(self._ask) if judged else nullcontext():
+        with subscribe(self._listen), prune_by(self._ask) if prunable else nullcontext():
             training_flow(run.read_config()["algo"]["name"]).fn(run_dir=str(run.path))
 
     def _listen(self, kind: str, facts: dict[str, Any]) -> None:
@@ -87,7 +88,7 @@ class SweepWorker:
             return False
         self._send("evaluated", policy_steps=at.policy_steps)
         line = sys.stdin.readline()
-        return bool(line) and not json.loads(line)["go_on"]
+        return bool(line) and not json.loads(line)["continue"]
 
     def _send(self, event: str, **facts: Any) -> None:
         self._output.write(json.dumps({"event": event, **facts}) + "\n")

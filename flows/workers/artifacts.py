@@ -106,7 +106,7 @@ def show_results(run: RunDirectory, summary: dict[str, Any], curve: Path) -> Non
         curve: PNG file with the learning curve.
     """
     name = _name(run)
-    judged = {f"{mode} policy": result for mode, result in summary["eval"].items()}
+    policies = {f"{mode} policy": result for mode, result in summary["eval"].items()}
     rows = [
         {
             "policy": policy,
@@ -114,7 +114,7 @@ def show_results(run: RunDirectory, summary: dict[str, Any], curve: Path) -> Non
             "95 % interval": between(*result["ci95"]),
             "episodes": result["episodes"],
         }
-        for policy, result in {**judged, "random baseline": summary.get("baseline")}.items()
+        for policy, result in {**policies, "random baseline": summary.get("baseline")}.items()
         if result and result.get("mean") is not None
     ]
     page = f"{summary_markdown(summary)}\n\nRun directory: `{run.path}`\n"

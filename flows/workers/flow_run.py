@@ -62,7 +62,7 @@ Log = logging.Logger | LoggingAdapter
 
 @contextmanager
 def managed_run(
-    algo: str, overrides: list[str], run_dir: str, accelerator: str = "", *, registers: bool = True
+    algo: str, overrides: list[str], run_dir: str, accelerator: str = "", *, register: bool = True
 ) -> Iterator[RunDirectory]:
     """Context manager that creates or resumes a training run, and locks it so that no other process trains it.
 
@@ -74,7 +74,7 @@ def managed_run(
         overrides: overrides of `shepherd train`, or of `shepherd resume` if `run_dir` exists.
         run_dir: the run to resume; "" = a new run.
         accelerator: value of `fabric.accelerator` if the overrides do not set it; "" = do not set it.
-        registers: True if the stage register-model follows. Modules that it needs are then imported during training.
+        register: True if the stage register-model follows. Modules that it needs are then imported during training.
 
     Yields:
         The run.
@@ -98,7 +98,7 @@ def managed_run(
                 expect_trainer(run)
                 config = run.read_config()
                 # Not if many processes train at once: each would need memory for these imports during its training.
-                if registers and not (config["model_manager"]["disabled"] or config["dry_run"] or os.environ.get(WARM)):
+                if register and not (config["model_manager"]["disabled"] or config["dry_run"] or os.environ.get(WARM)):
                     import_soon("mlflow.pyfunc")
                 yield run
 

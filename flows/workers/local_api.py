@@ -57,10 +57,10 @@ def prefect_api() -> Iterator[str]:
     configure_environment()
     from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, PREFECT_HOME, temporary_settings
 
-    standing = PREFECT_API_URL.value()
-    if standing:
+    url = PREFECT_API_URL.value()
+    if url:
         with _faults_in_a_sentence():
-            yield standing
+            yield url
         return
     with databases_without_server(), _own_server() as api:
         _hand_over()  # sends them to the server that this process used before

@@ -57,13 +57,13 @@ def interrupted_ranks_equal_uninterrupted(config: RunConfig) -> None:
         state = nested_state.encode(training.state_dict())
         return state, bits(run(training))
 
-    def go_on(state: tuple[bytes, bytes], **how: Any) -> tuple[bytes, bytes]:
+    def resume(state: tuple[bytes, bytes], **how: Any) -> tuple[bytes, bytes]:
         training = fresh(config, **how)
         training.load_state_dict(nested_state.decode(*state))
         return bits(run(training))
 
     (state, whole), _ = on_two_ranks(save)
-    assert on_two_ranks(lambda **how: go_on(state, **how))[0] == whole, (
+    assert on_two_ranks(lambda **how: resume(state, **how))[0] == whole, (
         "two ranks that were saved and loaded end in another state than two uninterrupted ranks"
     )
 

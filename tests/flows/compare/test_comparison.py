@@ -324,7 +324,7 @@ def test_arrivals_are_first_evaluations_at_threshold(root: Path, compared: Compa
     group_of(root, "two", [180.0, 20.0])
     comparison = compared("one", "two", threshold=60.0)
     # From 20 to 100 in four steps, 60 is reached after two. From 20 to 180, 60 is reached after one.
-    assert comparison.arrivals["CartPole-v1"] == {"one": [WHOLE // 2, None], "two": [WHOLE // 4, None]}
+    assert comparison.threshold_steps["CartPole-v1"] == {"one": [WHOLE // 2, None], "two": [WHOLE // 4, None]}
     assert compared("one", "two").thresholds == {"CartPole-v1": 475.0}
 
 
