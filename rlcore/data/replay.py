@@ -229,7 +229,7 @@ class Replay(Buffer):
 
     def _write(self, row: int, count: int, given: Mapping[str, Mapping[str, Tensor]]) -> None:
         if not self._rings:
-            self._make_room(form_of(given["given"], given["given"]["reward"].ndim))
+            self._make_rings(form_of(given["given"], given["given"]["reward"].ndim))
         for name, ring in self._rings.items():
             ring.ring.write(row, count, given[name], self._fresh)
         self._note_resets(row, count, given["given"])
@@ -251,7 +251,7 @@ class Replay(Buffer):
             self._resets[slots] = ended
             self._resets[slots - 1] |= opens
 
-    def _make_room(self, given: Form) -> None:
+    def _make_rings(self, given: Form) -> None:
         folder = None if self._files is None else scratch_folder(self._files)
         forms = {"given": given, **{name: form for name, form in self._forms.items() if form}}
         self._rings = {
@@ -419,7 +419,7 @@ class Replay(Buffer):
         self._queue, self._episodes = tuple(state.get("queue", ())), EpisodeIndex(self.width)
         if not state["tail"]:
             return
-        self._make_room(form_of(state["tail"][-1].columns(), 2))
+        self._make_rings(form_of(state["tail"][-1].columns(), 2))
         for name in self._rings.keys() & state.keys():
             for _ in self._rings[name].load(state[name], self.written):
                 pass

@@ -123,7 +123,7 @@ def make_case(version: int, variant: str) -> Case:
     for name, behavior in (("task", task), ("exploration", exploring)):
         for critic in behavior.critics:
             modules.append((critic.network, "critic", f"critic_{critic.key or name}"))
-            modules += [(target, "target", f"target_{critic.key or name}") for target in critic.slow]
+            modules += [(target, "target", f"target_{critic.key or name}") for target in critic.target_networks]
     for module, ours, theirs in modules:
         module.load_state_dict(case.weights(ours, theirs, "weights"))
     if version == 2:

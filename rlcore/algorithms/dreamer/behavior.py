@@ -83,8 +83,8 @@ class DreamerBehavior:
             self.critics.append(Critic(context, network, goal.reward or self.predicted_reward, goal, key))
         first = self.critics[0]
         self.critic, self.target, self.reward = first.network, first.target, first.reward
-        slow = [module for critic in self.critics for module in critic.slow]
-        self.make_optimizers(context, [*slow, *self.make_modules(context), *reads])
+        targets = [module for critic in self.critics for module in critic.target_networks]
+        self.make_optimizers(context, [*targets, *self.make_modules(context), *reads])
 
     def make_critic(self, rng: torch.Generator) -> Dense:
         """Create the network of a critic, with initial weights that are drawn from `rng`."""
@@ -101,7 +101,7 @@ class DreamerBehavior:
         self.actor_optimizer = make_optimizer(self.actor, self.actor_objective, config.actor, context, uses)
         for i, critic in enumerate(self.critics):
             loss = partial(self.critic_objective, critic=critic) if i else self.critic_objective
-            critic.optimizer = make_optimizer(critic.network, loss, config.critic, context, critic.slow)
+            critic.optimizer = make_optimizer(critic.network, loss, config.critic, context, critic.target_networks)
         self.critic_optimizer = self.critics[0].optimizer
 
     def make_modules(self, context: Context[DreamerConfig]) -> Sequence[nn.Module]:

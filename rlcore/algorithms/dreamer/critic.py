@@ -58,7 +58,7 @@ class Critic:
         self.target = None if context.algo.critic.target_tau(0) is None else Target(network, context)
 
     @property
-    def slow(self) -> list[nn.Module]:
+    def target_networks(self) -> list[nn.Module]:
         """Network of the target critic; [] if there is none."""
         return [] if self.target is None else [self.target.module]
 

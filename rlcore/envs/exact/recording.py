@@ -45,14 +45,14 @@ class Recording:
     def reset(self, env: gymnasium.Env, seed: int) -> dict[str, Any]:
         """Start the recorded episode; return its first observation."""
         obs, _ = env.reset(seed=seed)
-        self.arrivals.append(arrival_bytes(obs))
+        self.arrivals.append(time_step_bytes(obs))
         return obs
 
     def step(self, env: gymnasium.Env, action: Any) -> dict[str, Any]:
         """Take one action; return the observation."""
         self.actions.append(action)
         obs, reward, terminated, truncated, _ = env.step(action)
-        self.arrivals.append(arrival_bytes(obs, float(reward), bool(terminated), bool(truncated)))
+        self.arrivals.append(time_step_bytes(obs, float(reward), bool(terminated), bool(truncated)))
         self.rewards.append(float(reward))
         self.ended, self.truncated = bool(terminated or truncated), bool(truncated)
         return obs
@@ -72,7 +72,9 @@ class Recording:
             self.ended = True
 
 
-def arrival_bytes(obs: dict[str, Any], reward: float = 0.0, terminated: bool = False, truncated: bool = False) -> bytes:
+def time_step_bytes(
+    obs: dict[str, Any], reward: float = 0.0, terminated: bool = False, truncated: bool = False
+) -> bytes:
     """Convert the result of one call of reset or step to bytes, so that results can be compared bit for bit."""
     parts = [np.asarray(value).tobytes() for value in obs.values()]
     return b"|".join([*parts, np.float64(reward).tobytes(), bytes([terminated, truncated])])

@@ -18,10 +18,10 @@ from rlcore.envs.exact.recording import (
     Build,
     Recording,
     allowed_action,
-    arrival_bytes,
     episode_seed,
     record_episode,
     record_episodes,
+    time_step_bytes,
     timer,
 )
 from rlcore.envs.exact.state import OpaqueStateError, capture, restore
@@ -329,7 +329,7 @@ def _play_through(
     states: dict[int, tuple[State, bool]] = {}
     with make_env() as env:
         spec, (obs, _) = spec_of(env), env.reset(seed=seed)
-        arrivals, taken, done = [arrival_bytes(obs)], [], False
+        arrivals, taken, done = [time_step_bytes(obs)], [], False
         for index, action in enumerate(plan):
             if index in moments:
                 try:
@@ -378,9 +378,9 @@ def _continue(
 def _step_or_reset(env: gymnasium.Env, action: Any, done: bool) -> tuple[dict[str, Any], bytes, bool]:
     if done:
         obs, _ = env.reset()
-        return obs, arrival_bytes(obs), False
+        return obs, time_step_bytes(obs), False
     obs, reward, terminated, truncated, _ = env.step(action)
-    arrival = arrival_bytes(obs, float(reward), bool(terminated), bool(truncated))
+    arrival = time_step_bytes(obs, float(reward), bool(terminated), bool(truncated))
     return obs, arrival, bool(terminated or truncated)
 
 

@@ -132,7 +132,7 @@ class EpisodicVectorEnv(VectorEnv):
 
     def reset(self) -> TimeStep:
         """Reset all environments; raise EnvironmentFault if one fails or returns an invalid value."""
-        return self._arrive(None, list(range(self.num_envs)), None)
+        return self._next_time_step(None, list(range(self.num_envs)), None)
 
     def step(self, action: np.ndarray, into: TimeStep | None = None) -> TimeStep:
         """Take actions [B, ...] of the environments' action space; reset each environment whose episode has ended.
@@ -151,7 +151,7 @@ class EpisodicVectorEnv(VectorEnv):
         # Actions with a shape are copied, because environments and the replay log can keep their rows.
         own = (np.asarray if self._takes_numbers else np.array)(action, self._action_dtype)
         assert own.shape == self._action_shape, (own.shape, self.spec.action)
-        return self._arrive(own, self._pending, into)
+        return self._next_time_step(own, self._pending, into)
 
     def _builds(self, action: np.ndarray | None, seeds: dict[int, int | None]) -> bool:
         """Return True if `_advance` will build environments or reset them for the first time.
@@ -160,7 +160,7 @@ class EpisodicVectorEnv(VectorEnv):
         """
         return action is None or bool(self._rebuild) or (self.fresh_instance and bool(seeds))
 
-    def _arrive(self, action: np.ndarray | None, opening: list[int], into: TimeStep | None) -> TimeStep:
+    def _next_time_step(self, action: np.ndarray | None, opening: list[int], into: TimeStep | None) -> TimeStep:
         seeds = {index: self._open(index) for index in opening}
         time_step, reward = into or self._empty(), self._reward
         self._episodes.step()

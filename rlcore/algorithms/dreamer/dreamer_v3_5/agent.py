@@ -34,14 +34,14 @@ class Agent(DreamerAgent):
         super().__init__(config, spec, distribution, rng, latent, reward, value, (None, None))
         self.latent, self.stores, self.outscale = latent, bool(config.replay_context), config.actor.outscale
         scales: dict[nn.Module, float] = dict.fromkeys(self.actor.heads, self.outscale)
-        of_deter, of_features, reward_output = (
+        deter_proj, feature_proj, reward_output = (
             self.world.rssm.core.deter_proj,
             self.world.rssm.feature_proj,
             self.world.reward.output,
         )
-        assert of_deter is not None and reward_output is not None
-        joint = of_deter.in_features + of_features.in_features
-        initialise(self, rng, scales | {reward_output: 0.0}, {of_deter: joint, of_features: joint})
+        assert deter_proj is not None and reward_output is not None
+        joint = deter_proj.in_features + feature_proj.in_features
+        initialise(self, rng, scales | {reward_output: 0.0}, {deter_proj: joint, feature_proj: joint})
 
     def make_networks(self, config: DreamerConfig, latent: Latent) -> Networks:
         """Return the factories of the networks."""

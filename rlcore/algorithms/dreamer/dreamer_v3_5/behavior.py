@@ -77,8 +77,10 @@ class Behavior(DreamerBehavior):
         `feat` [..., F] contains the features of the states, `logits` [..., K] the outputs of the critic, and `returns`
         [...] the λ-returns R. v' is the value that the target critic predicts.
         """
-        slow = self.number.mean(critic.target_network(feat.detach()))
-        return self.number.loss(logits, returns) + self.config.critic.slow_regularizer * self.number.loss(logits, slow)
+        target_value = self.number.mean(critic.target_network(feat.detach()))
+        return self.number.loss(logits, returns) + self.config.critic.slow_regularizer * self.number.loss(
+            logits, target_value
+        )
 
     def imagine_returns(
         self, states: ModelState, rng: Noise

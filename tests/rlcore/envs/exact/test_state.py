@@ -6,7 +6,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from rlcore.envs.exact.recording import arrival_bytes, random_action
+from rlcore.envs.exact.recording import random_action, time_step_bytes
 from rlcore.envs.exact.state import OpaqueStateError, capture, restore
 from rlcore.envs.make import EnvSettings, make
 from rlcore.envs.spaces import spec_of
@@ -84,7 +84,7 @@ def test_restore_continues_wrapped_environment_exactly(env_id, options):
     def arrive(env, action, over):
         obs, reward, *ends = (*env.reset()[0:1], 0.0, False, False) if over else env.step(action)[:4]
         assert env.observation_space.contains(obs)
-        return arrival_bytes(obs, float(reward), *map(bool, ends)), any(ends)
+        return time_step_bytes(obs, float(reward), *map(bool, ends)), any(ends)
 
     one.reset(seed=5)
     other.reset(seed=6)
