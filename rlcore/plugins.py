@@ -186,6 +186,8 @@ def refuse_foreign(key: str, target: str, hint: str = "") -> None:
         hint: a suggestion that is appended to the message.
     """
     dotted = target.replace(":", ".")
+    if "." not in dotted:
+        raise UserError(f"{key}={target}: must be the name of a class with its module, as package.module:Class")
     if any(dotted.startswith(f"{plugin}.") for plugin in list_named()):
         return
     module, _, name = dotted.rpartition(".")

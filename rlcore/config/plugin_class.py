@@ -31,7 +31,7 @@ def find_class(stated: Mapping[str, Any], key: str) -> type:
         UserError: The module is not part of a plugin, or the name is not that of a class.
     """
     target, _ = split_target(stated)
-    found = plugins.member(f"{key}.{TARGET}", target.replace(":", "."))
+    found = plugins.member(f"{key}.{TARGET}", target)
     if not isinstance(found, type):
         raise UserError(f"{key}.{TARGET}={target}: must be a class, not a {type(found).__name__}")
     return found

@@ -151,9 +151,11 @@ def test_member_resolves_names_in_plugins_only(folder: Path) -> None:
     write(mine____init__="", mine__envs="class Env: ...\n", mine_too="open('imported', 'w')\n")
     plugins.name(["mine"])
     assert getattr(plugins.member("key", "mine.envs.Env"), "__module__", None) == "mine.envs"
-    for target in ("mine_too.Env", "mine.Env.x", "minerva.Env", "os.system", "mine"):
+    for target in ("mine_too.Env", "mine.Env.x", "minerva.Env", "os.system"):
         with pytest.raises(UserError, match=rf"key={target}|key=mine.Env: this module"):
             plugins.member("key", target)
+    with pytest.raises(UserError, match="^key=mine: must be the name of a class .* package.module:Class$"):
+        plugins.member("key", "mine")
     with pytest.raises(UserError, match=r"add plugins=\[mine_too\] to the command, or set SHEPHERD_PLUGINS=mine_too"):
         plugins.member("key", "mine_too.Env")
     with pytest.raises(UserError, match=r"key=mine.envs.Evn: mine.envs has no Evn"):
