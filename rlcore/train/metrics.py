@@ -125,8 +125,9 @@ class MetricsWindow:
         if not missing or self._warned:
             return
         self._warned = True
-        hint = nearest(missing[0], [*point, *self._of_episodes])
-        sentence = f"metric.aggregator.metrics: this algorithm does not log {missing[0]!r}{hint}"
+        hints = [nearest(name, [*point, *self._of_episodes]).removeprefix("; ") for name in missing]
+        names = [f"{name!r} ({hint})" if hint else repr(name) for name, hint in zip(missing, hints, strict=True)]
+        sentence = f"metric.aggregator.metrics: this algorithm does not log {', '.join(names)}"
         if self.config.aggregator.raise_on_missing:
             raise UserError(sentence)
         log.warning(sentence)

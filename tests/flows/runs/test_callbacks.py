@@ -94,7 +94,7 @@ def test_metrics_that_nobody_logs_are_reported_by_parent_process(tmp_path: Path)
     for first in (
         "stop: neither the training nor a callback has logged Mine/iterations yet, so its condition cannot hold; did",
         "env.info_keys: info never had nothing in the first",
-        "metric.aggregator.metrics: this algorithm does not log 'Loss/polic'; did you mean",
+        "metric.aggregator.metrics: this algorithm does not log 'Loss/polic' (did you mean",
     ):
         assert sum(sentence.startswith(first) for sentence in said) == 1, said
 

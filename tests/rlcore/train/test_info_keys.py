@@ -141,7 +141,7 @@ def test_reduction_of_a_number_that_is_not_selected_is_reported(caplog: pytest.L
     window = MetricsWindow(config, ["w:last"])
     window.add([{"Loss/value_loss": 1.0}], [])
     window.close(100, 20)
-    assert "does not log 'Game/vv'; did you mean 'Game/w'?" in caplog.text
+    assert "does not log 'Game/vv' (did you mean 'Game/w'?)" in caplog.text
 
 
 def test_condition_waits_for_a_number_that_comes_late() -> None:

@@ -66,10 +66,11 @@ def test_missing_metric_is_reported_once_or_refused(caplog: pytest.LogCaptureFix
     for _ in range(2):
         one.add([{"Loss/value_loss": 1.0}], [])
         one.close(100, 20)
-    assert caplog.text.count("does not log 'Loss/valu_loss'; did you mean 'Loss/value_loss'?") == 1
-    strict = window(metrics={"Loss/valu_loss": "mean"}, raise_on_missing=True)
+    assert caplog.text.count("does not log 'Loss/valu_loss' (did you mean 'Loss/value_loss'?)") == 1
+    strict = window(metrics={"Loss/valu_loss": "mean", "Mine/won": "mean"}, raise_on_missing=True)
     strict.add([{"Loss/value_loss": 1.0}], [])
-    with pytest.raises(UserError, match="does not log 'Loss/valu_loss'"):
+    named = r"'Loss/valu_loss' \(did you mean 'Loss/value_loss'\?\), 'Mine/won'$"
+    with pytest.raises(UserError, match=f"does not log {named}"):
         strict.close(100, 20)
 
 
