@@ -14,7 +14,7 @@ from rlcore.config.callbacks import KEY as CALLBACKS
 from rlcore.config.learning_half import EXTENDS, learning_half
 from rlcore.config.run import RunConfig
 from rlcore.config.schema import defaults, nested_class, types_of
-from rlcore.config.values import at, spell
+from rlcore.config.values import at, plain, spell
 from rlcore.errors import UserError
 from rlcore.store import checkpoint
 from rlcore.store.directory import RunDirectory
@@ -103,17 +103,19 @@ def refuse_other_config(run: RunDirectory, before: RunConfig, config: RunConfig)
         UserError: If a key that affects training differs. The message gives the key, both values and the fix.
     """
     extensible = may_extend(before, run.read_card()["tier"] if run.card.exists() else "")
-    for key, old, new in differences(learning_half(before), learning_half(config)):
-        if extensible and key == "algo.total_steps":
-            newest = checkpoint.newest_good(run.checkpoints)
-            refuse_smaller_budget(config, checkpoint.policy_steps(newest) if newest else 0, str(run.path))
-            continue
-        annealed = ", ".join(f"algo.{name}" for name in before.algo.annealing_keys) if key == "algo.total_steps" else ""
-        why = f" (the effect of {annealed} depends on it)" if annealed else ""
-        raise UserError(
-            f"{key}={spell(new)}: this run was started with {key}={spell(old)}, which cannot change on resume{why}; "
-            f"{_alternative(run, key, new)}"
-        )
+    wrong = {key: (old, new) for key, old, new in differences(learning_half(before), learning_half(config))}
+    if extensible and wrong.pop("algo.total_steps", None):
+        newest = checkpoint.newest_good(run.checkpoints)
+        refuse_smaller_budget(config, checkpoint.policy_steps(newest) if newest else 0, str(run.path))
+    if not wrong:
+        return
+    names = before.algo.annealing_keys if "algo.total_steps" in wrong else ()
+    why = f" (the effect of {', '.join(f'algo.{name}' for name in names)} depends on algo.total_steps)" if names else ""
+    there, here = (", ".join(f"{key}={spell(pair[i])}" for key, pair in wrong.items()) for i in (0, 1))
+    changes = {key: new for key, _, new in differences(plain(before), plain(config))}
+    raise UserError(
+        f"{here}: this run was started with {there}, which cannot change on resume{why}; {_alternative(run, changes)}"
+    )
 
 
 def shapes_state(key: str, tier: str) -> bool:
@@ -126,13 +128,16 @@ def shapes_state(key: str, tier: str) -> bool:
     return key.startswith(STATE_KEYS) and not key.startswith(CHANGEABLE_ENV_KEYS)
 
 
-def _alternative(run: RunDirectory, key: str, new: Any) -> str:
-    """Return the end of a message: how a new run can start from this run with another value of a key."""
+def _alternative(run: RunDirectory, changes: Mapping[str, Any]) -> str:
+    """Return the end of a message: how a new run can start from this run with other values of these keys."""
     weights = f"to start a new run from its weights, set init_from={run.path}"
-    typed = key != EXTENDS and not isinstance(new, (list, tuple, Mapping))  # the command is short and needs no quotes
-    if shapes_state(key, "replay") or not typed or not any(checkpoint.newest_first(run.checkpoints)):
+    # The command is short and needs no quotes.
+    typed = EXTENDS not in changes and not any(isinstance(new, (list, tuple, Mapping)) for new in changes.values())
+    fits = not any(shapes_state(key, "replay") for key in changes)
+    if not fits or not typed or not any(checkpoint.newest_first(run.checkpoints)):
         return weights
-    return f"to train further in a new run, use `shepherd extend {run.path} {key}={spell(new)}`; {weights}"
+    values = " ".join(f"{key}={spell(new)}" for key, new in changes.items())
+    return f"to train further in a new run, use `shepherd extend {run.path} {values}`; {weights}"
 
 
 def refuse_smaller_budget(config: RunConfig, done: int, place: str, extends: bool = False) -> None:

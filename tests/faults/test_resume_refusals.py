@@ -79,7 +79,10 @@ def test_resume_refuses_run_with_only_damaged_checkpoints(tmp_path: Path) -> Non
             "log_root=elsewhere: cannot change for an existing run; .* move its folder .*/run",
         ),
         ("checkpoint.resume_from=other", "resume_from=other: this run resumes from its own checkpoints"),
-        ("algo.total_steps=9999", r"started with algo.total_steps=512.*\(the effect of algo.anneal_lr depends on it"),
+        (
+            "algo.total_steps=9999",
+            r"started with algo.total_steps=512.*\(the effect of algo.anneal_lr depends on algo.total_steps",
+        ),
     ],
 )
 def test_change_run_refuses_ineffective_overrides(tmp_path: Path, override: str, message: str) -> None:
@@ -101,7 +104,9 @@ def test_change_run_refuses_budget_below_trained_steps(tmp_path: Path) -> None:
 
 def test_change_run_refuses_budget_with_train_every(tmp_path: Path) -> None:
     run = prepare(tmp_path / "run", "Pendulum-v1", algo="sac", algo__train_every=100)
-    with pytest.raises(UserError, match=r"algo.total_steps=512.*\(the effect of algo.train_every depends on it"):
+    with pytest.raises(
+        UserError, match=r"algo.total_steps=512.*\(the effect of algo.train_every depends on algo.total_steps"
+    ):
         change_run(run, ["algo.total_steps=9999"])
 
 
