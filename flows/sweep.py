@@ -191,7 +191,7 @@ def amount(plan: SweepPlan, pace: TrialIntervals, ended: int = 0, speed: float |
 
     Args:
         plan: plan of the sweep.
-        pace: evaluation intervals; only `pace.budget` is used, the largest length of a run in policy steps.
+        pace: evaluation intervals; only `budget` and `done` are used, which give the largest length of a run.
         ended: number of trials that have already ended.
         speed: expected policy steps per second of one run; None if unknown.
 
@@ -204,11 +204,13 @@ def amount(plan: SweepPlan, pace: TrialIntervals, ended: int = 0, speed: float |
     each = f" on {settings.seeds} seeds each" if settings.seeds > 1 else ""
     parts = [f"{trials} {'trial' if trials == 1 else 'trials'}{each}"]
     parts += [f"{fresh} confirmation runs"] if fresh else []
-    which = f"{runs} {'run' if runs == 1 else 'runs'} of {pace.budget:,} policy steps"
-    amount = f"{' + '.join(parts)}: {which}, at most {runs * pace.budget:,} policy steps in total"
+    steps = pace.budget - pace.done
+    further = f" after the {pace.done:,} of the extended run" if pace.done else ""
+    which = f"{runs} {'run' if runs == 1 else 'runs'} of {steps:,} policy steps{further}"
+    amount = f"{' + '.join(parts)}: {which}, at most {runs * steps:,} policy steps in total"
     if not speed:
         return amount
-    seconds = runs * pace.budget / speed / settings.workers
+    seconds = runs * steps / speed / settings.workers
     unit = "h:min:s" if round(seconds) >= 3600 else "min:s"
     at_once = f"{settings.workers} {'run' if settings.workers == 1 else 'runs'} at a time"
     return (

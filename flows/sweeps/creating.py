@@ -24,6 +24,7 @@ from rlcore.config.info_keys import EVALUATION, GAME, read_info_keys
 from rlcore.config.run import RunConfig
 from rlcore.config.values import at, nearest, plain, spell
 from rlcore.errors import UserError
+from rlcore.store.series import EPISODE_RETURN
 
 _GROUP = object()  # stands for the value of a varied group of config files, which has none in the config
 
@@ -140,11 +141,23 @@ def check_plan(plan: SweepPlan, elsewhere: bool = False) -> Checked:
         )
     if config.sampler == "grid" and any(dimension.when for dimension in plan.space):
         raise UserError("sweep.sampler=grid: does not support keys with `when` in the space; use sweep.sampler=tpe")
+    try:
+        return _check_points(plan, elsewhere)
+    except UserError as error:
+        typed, derived = (f"{key}={config.budget}:" for key in ("sweep.budget", "algo.total_steps"))
+        if derived not in str(error):
+            raise
+        raise UserError(str(error).replace(derived, typed)) from None
+
+
+def _check_points(plan: SweepPlan, elsewhere: bool) -> Checked:
+    """Check the points of the search space; see `check_plan`."""
+    config = plan.config
     tried: list[tuple[Params, RunConfig]] = []
     tasks: dict[str, list[str]] = {}
     for point in points(plan.space):
-        built, values = _compose(plan, point)
-        prepare(built, values, here=not elsewhere)
+        composed, values = _compose(plan, point)
+        built, _, _ = prepare(composed, values, here=not elsewhere)
         tasks.setdefault(task_of(flat(values)), to_overrides(point))
         tried.append((point, built))
     _refuse_unlike(tasks, plan)
@@ -173,9 +186,13 @@ def _refuse_other_metric(sweep: SweepConfig, config: RunConfig) -> None:
     if (name := metric.removeprefix(GAME).removeprefix(EVALUATION)) in names:
         raise UserError(f"sweep.metric={metric}: must be the name without its prefix; set sweep.metric={name}")
     if not (config.callbacks and may_log(metric)):
+        advice = nearest(metric, [EPISODE_RETURN.words, *names])
+        if not advice and may_log(metric) and name == metric:
+            keys = ",".join([*config.env.info_keys, metric])
+            advice = f"; add env.info_keys=[{keys}] if info contains it, or callbacks=[…] if a callback logs it"
         raise UserError(
-            f"sweep.metric={metric}: must be return or a number that env.info_keys selects{nearest(metric, names)}; "
-            f"add env.info_keys=[{','.join([*config.env.info_keys, metric])}]"
+            f"sweep.metric={metric}: must be return, a number that env.info_keys selects, or a metric that a callback "
+            f"logs in on_evaluation{advice}"
         )
     if config.metric.log_level == 0:
         raise UserError(f"metric.log_level=0: {metric} (sweep.metric) would not be logged; set metric.log_level=1")

@@ -8,6 +8,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from rlcore.config.run import RunConfig
 from rlcore.config.schema import Needs, arg
 from rlcore.config.values import nearest, plain
 from rlcore.errors import UserError
+from rlcore.store.checkpoint import policy_steps
 from rlcore.store.series import EPISODE_RETURN, Quantity
 
 NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
@@ -151,19 +153,21 @@ class TrialIntervals:
         every: interval between two evaluations (`evaluation.every`).
         longest: length of an iteration (collect and update). A run is evaluated at most once per iteration.
         budget: length of one run (`algo.total_steps`).
+        done: policy steps of the run that the trials extend, which `budget` includes; 0 if they extend none.
     """
 
     every: int
     longest: int
     budget: int
+    done: int = 0
 
     @staticmethod
     def of(tried: Sequence[tuple[Params, RunConfig]]) -> TrialIntervals:
         """Compute the evaluation intervals from the configs that are checked before the first trial.
 
-        `tried` contains pairs (values of the varied keys, config). Each config differs from the first one in one key.
-        The longest iteration is estimated: for each key, the largest factor by which it lengthens an iteration is
-        computed, and the iteration of the first config is multiplied by the factors of all keys.
+        `tried` contains pairs (values of the varied keys, config that `prepare` returned). Each config differs from the
+        first one in one key. The longest iteration is estimated: for each key, the largest factor by which it lengthens
+        an iteration is computed, and the iteration of the first config is multiplied by the factors of all keys.
         """
         first, lengths = tried[0][0], [_iteration(config) for _, config in tried]
         longest: dict[str, float] = {}  # key -> factor by which it can lengthen an iteration
@@ -174,6 +178,7 @@ class TrialIntervals:
             max(config.evaluation_every for _, config in tried),
             iteration := round(lengths[0] * math.prod(longest.values())),
             max(iteration, *(config.algo.step_limit for _, config in tried)),
+            policy_steps(Path(source)) if (source := tried[0][1].checkpoint.extend_from) else 0,
         )
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 from flows.config.compose import compose
@@ -27,6 +28,13 @@ def test_amount_counts_remaining_runs() -> None:
         "not including evaluations and startup"
     )
     assert "; estimated training time 1:40:00 (h:min:s) with" in amount(plan(VARIED), PACE, ended=5, speed=50 / 60)
+
+
+def test_amount_of_extended_trials_counts_additional_steps() -> None:
+    text = amount(plan(VARIED), dataclasses.replace(PACE, done=400), ended=5, speed=50.0)
+    # 10 runs × 600 / 50 = 120 s, with two workers 60 s.
+    assert "10 runs of 600 policy steps after the 400 of the extended run, at most 6,000 policy steps in total" in text
+    assert "estimated training time 1:00 (min:s)" in text
 
 
 def test_amount_without_confirmation_counts_trials_only() -> None:

@@ -128,7 +128,11 @@ def test_check_plan_accepts_presets_of_one_task() -> None:
         (["exp=ppo", "env.id=choice(Acrobot-v1)"], ["the default configuration: its task is CartPole-v1"]),
         (
             ["exp=ppo", LR, "sweep.metric=won", "env.info_keys=[one]"],
-            ["sweep.metric=won: must be return or a number", "did you mean 'one'?; add env.info_keys=[one,won]"],
+            ["sweep.metric=won: must be return, a number that env.info_keys selects, or a", "did you mean 'one'?$"],
+        ),
+        (
+            ["exp=ppo", LR, "sweep.metric=speed", "env.info_keys=[won]"],
+            ["; add env.info_keys=[won,speed] if info contains it, or callbacks=[…] if a callback logs it$"],
         ),
         (
             ["exp=ppo", LR, "sweep.metric=Game/one", "env.info_keys=[one]", CALLBACKS],
@@ -136,7 +140,7 @@ def test_check_plan_accepts_presets_of_one_task() -> None:
         ),
         (
             ["exp=ppo", LR, "sweep.metric=Loss/policy_loss", CALLBACKS],
-            ["sweep.metric=Loss/policy_loss: must be return or a number"],
+            ["sweep.metric=Loss/policy_loss: must be return, a number", "that a callback logs in on_evaluation$"],
         ),
         (
             ["exp=ppo", LR, "sweep.metric=Mine/evaluation", "sweep.objective=final", CALLBACKS],
@@ -156,7 +160,7 @@ def test_check_plan_refuses_mistake(overrides: list[str], messages: list[str], m
     if CALLBACKS in overrides:
         monkeypatch.setenv("SHEPHERD_PLUGINS", "tests.probes.callbacks")
     error = error_of(*overrides)
-    assert all(message in error for message in messages), error
+    assert all(message in f"{error}$" for message in messages), error  # $ is the end
 
 
 def test_check_plan_accepts_metric_of_callback(monkeypatch: pytest.MonkeyPatch) -> None:
