@@ -112,7 +112,7 @@ def compose_extended(run: RunDirectory, overrides: Sequence[str]) -> tuple[RunCo
 
     Args:
         run: the run that is extended.
-        overrides: `key=value` arguments that change single keys of its config.
+        overrides: `key=value` arguments that change single keys of its config, or choose a logger or an optimizer.
 
     Returns:
         The typed config, and the same values as nested dicts for `config.yaml`.
@@ -121,16 +121,56 @@ def compose_extended(run: RunDirectory, overrides: Sequence[str]) -> tuple[RunCo
         UserError: an argument or the file has errors; the message lists all of them.
     """
 
-    def read(file: Path) -> Mapping[str, Any]:
-        stored = run.read_config()
+    def adapt(stored: Mapping[str, Any], choices: Sequence[str]) -> Mapping[str, Any]:
         _, typed = plugins.take_from(run.read_overrides())  # a plugin is imported only if the user names it again
-        last = {override.lstrip("+~").partition("=")[0]: override for override in typed}  # a resumed run can have two
-        for before in ([*last.values()], [f"exp={at(stored, 'algo.name')}"]):  # none in a run from a parameter file
+        last = {_key(override): override for override in typed}  # a resumed run can have two
+        for before in (last, {"exp": f"exp={at(stored, 'algo.name')}"}):  # none in a run from a parameter file
             with suppress(UserError):
-                return _with_interpolations(stored, _compose_files(before, Mistakes()))
-        return stored
+                files = _compose_files([*before.values()], Mistakes())
+                break
+        else:
+            if choices:
+                raise UserError(f"{choices[0]}: the config files of {run.path} are not here any more; set single keys")
+            return stored
+        return _with_files(_with_interpolations(stored, files), files, before, choices)
 
-    return _compose_from(run.config, read, overrides)
+    return _compose_from(run.config, lambda file: run.read_config(), overrides, adapt)
+
+
+def _with_files(
+    stored: Mapping[str, Any], files: DictConfig, recorded: Mapping[str, str], choices: Sequence[str]
+) -> Mapping[str, Any]:
+    """Return the config of a run, in which the chosen config files replace those of the run.
+
+    Only the keys whose values differ between the files change. Other keys keep the values that the run has.
+
+    Args:
+        stored: config of the run.
+        files: config that the recorded overrides give.
+        recorded: key or group -> recorded override of the run.
+        choices: overrides that choose files, such as `logger@metric.logger=wandb`.
+    """
+    from omegaconf import OmegaConf
+
+    config = OmegaConf.create(dict(stored))
+    for choice in choices:
+        group, _, place = choice.partition("=")[0].partition("@")
+        replaced = (group, f"{group}@{place}", f"{place}.name")
+        others = [override for key, override in recorded.items() if key not in replaced]
+        before, after = (
+            at(OmegaConf.to_container(tree, resolve=False), place, {})
+            for tree in (files, _compose_files([*others, choice], Mistakes()))
+        )
+        for key, value in after.items():
+            if key == "name" or value != before.get(key):
+                OmegaConf.update(config, f"{place}.{key}", value, force_add=True)
+    result: Any = OmegaConf.to_container(config, resolve=False)
+    return result
+
+
+def _key(override: str) -> str:
+    """Return the key or group of an override."""
+    return override.lstrip("+~").partition("=")[0]
 
 
 def _with_interpolations(stored: Mapping[str, Any], files: DictConfig) -> Any:
@@ -256,11 +296,15 @@ def _compose_files(overrides: Sequence[str], mistakes: Mistakes) -> DictConfig:
 
 
 def _compose_from(
-    file: Path, read: Callable[[Path], Any], overrides: Sequence[str]
+    file: Path,
+    read: Callable[[Path], Any],
+    overrides: Sequence[str],
+    adapt: Callable[[Mapping[str, Any], Sequence[str]], Mapping[str, Any]] | None = None,
 ) -> tuple[RunConfig, dict[str, Any]]:
     """Compose and check a config from a file, which `read` reads, and from overrides of single keys.
 
-    Keys that the file does not contain get their built-in defaults.
+    Keys that the file does not contain get their built-in defaults. For an extended run, `adapt` changes the content of
+    the file; its arguments are the content and the overrides that choose config files.
     """
     from omegaconf import DictConfig, OmegaConf
     from omegaconf.errors import OmegaConfBaseException
@@ -277,8 +321,11 @@ def _compose_from(
             )
         typed = parse(without_plugins(overrides), yaml_files.groups(), mistakes)
         typed.refuse_sweeps()
-        typed.refuse_choices()
+        typed.refuse_choices(extends=adapt is not None)
         yaml_files.register_resolvers()
+        if adapt is not None:
+            plain_tree: Any = OmegaConf.to_container(stored, resolve=False)
+            stored = OmegaConf.create(dict(adapt(plain_tree, typed.choices)))
         return _check(_merge(stored, typed, mistakes), mistakes)
 
 

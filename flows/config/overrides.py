@@ -57,9 +57,20 @@ class ParsedOverrides:
             mistakes.note(UserError(f"{key}={text}: several values, but a run needs a single one{as_list}"))
         mistakes.raise_collected()
 
-    def refuse_choices(self) -> None:
-        """Raise UserError if an override chooses a config file, which is not allowed for a run that already exists."""
+    def refuse_choices(self, extends: bool = False) -> None:
+        """Raise UserError if an override chooses a config file, which is not allowed for a run that already exists.
+
+        If `extends` is True, the config is that of a new run that extends another run. The files in `PACKAGES` are then
+        allowed. Other files can change keys on which the state of that run depends.
+        """
         for choice in self.choices:
+            if extends and choice.partition("@")[0] in PACKAGES:
+                continue
+            if extends:
+                raise UserError(
+                    f"{choice}: an extended run has the config of its source, in which only files of the groups "
+                    f"{' and '.join(PACKAGES)} can be replaced; set single keys, as metric.log_every=1000"
+                )
             raise UserError(
                 f"{choice}: config files can be chosen only for a new run; for an existing run set single keys, "
                 "as metric.log_every=1000"

@@ -176,7 +176,7 @@ def _extended(config: RunConfig, given: str, spec: EnvSpec) -> dict[str, Any]:
 
     registered = given.startswith("models:/")
     try:
-        path = locate_state(checkpoint_of(given) if registered else Path(given)).absolute()
+        path = locate_state(checkpoint_of(given) if registered else Path(given).absolute())
     except UserError as error:
         raise UserError(f"checkpoint.extend_from={given}: {str(error).removeprefix(f'{given}: ')}") from None
     refuse_unfit(path, config, spec)

@@ -26,7 +26,8 @@ def extended_run(source: str, overrides: Sequence[str]) -> RunDirectory:
 
     Args:
         source: the run to extend (its newest checkpoint), one of its checkpoints, or a models:/ URI.
-        overrides: `key=value` arguments that change keys of its config, such as `algo.total_steps=200000`.
+        overrides: `key=value` arguments that change keys of its config, such as `algo.total_steps=200000`, or choose
+            a config file of the groups `logger` and `optim`.
 
     Returns:
         The run directory.
@@ -48,6 +49,11 @@ def compose_extension(source: str, overrides: Sequence[str]) -> tuple[tuple[RunC
     Returns:
         The config, as typed values and as nested dicts; and the overrides that are recorded for the run.
     """
+    typed = {override.lstrip("+~").partition("=")[0] for override in overrides}
+    if EXTENDS in typed:
+        raise UserError(
+            f"{EXTENDS}: cannot be set by `shepherd extend`, because {source} is the run to extend; leave it out"
+        )
     path = checkpoint_of(source) if source.startswith("models:/") else Path(source)
     if not path.exists() and path.parent.name == "checkpoints":
         # The error lists the existing checkpoints.
@@ -55,7 +61,6 @@ def compose_extension(source: str, overrides: Sequence[str]) -> tuple[tuple[RunC
         source = str(path)
     is_checkpoint = (path / "manifest.json").exists()
     run = RunDirectory.of_checkpoint(path.absolute()) if is_checkpoint else RunDirectory.existing(path)
-    typed = {override.lstrip("+").partition("=")[0] for override in overrides}
     ours = [override_text(key, value) for key, value in {EXTENDS: source, **NOT_INHERITED}.items() if key not in typed]
     _refuse_other_algorithm(run, overrides)
     return compose_extended(run, [*ours, *overrides]), [*run.read_overrides(), *ours, *overrides]

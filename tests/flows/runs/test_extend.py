@@ -18,7 +18,7 @@ from flows.runs.create import new_run
 from flows.runs.extend import extended_run
 from flows.runs.params import follow_params
 from flows.stages.make_env import make_env
-from flows.sweeps.creating import check_plan
+from flows.sweeps.creating import Checked, check_plan
 from flows.sweeps.plan import plan
 from rlcore import plugins
 from rlcore.config.learning_half import config_hash
@@ -204,6 +204,15 @@ REFUSED = [
         ["algo.total_steps=512", "algo.rollout_steps=48", "buffer.size=null"],
         r"an iteration has 96 policy steps \(48 in each of 2 environments\), but .* was trained for 256, which is not",
     ),
+    (["algo.total_steps=512", "optim=sgd"], r"algo.optimizer.\w+, .*: changes the shape of the state in .*absent"),
+    (
+        ["algo.total_steps=512", "exp=sac"],
+        "exp=sac: an extended run has the config of its source, in which only files of the groups logger and optim can",
+    ),
+    (
+        ["algo.total_steps=512", "checkpoint.extend_from=runs/a"],
+        "checkpoint.extend_from: cannot be set by `shepherd extend`, because .*/ppo is the run to extend",
+    ),
     (["algo.total_steps=512", "init_from=runs/a"], "init_from and checkpoint.extend_from cannot be combined"),
     (["algo.total_steps=512", "stop=[{upper_bound: {metric: Evaluation/greedy_mean, value: 1}}]"], "stop: .* holds"),
 ]
@@ -231,6 +240,18 @@ def test_keys_that_refer_to_a_changed_key_follow_it(ppo: RunDirectory, tmp_path:
     assert (config.encoder.dense_act, config.actor.dense_act, config.critic.dense_act) == ("relu", "relu", "silu")
     unchanged = config_of(ppo).algo
     assert (config.dense_units, config.actor.dense_units) == (unchanged.dense_units, unchanged.actor.dense_units)
+
+
+@pytest.mark.parametrize("typed", [["logger=csv", "metric.logger.project=mine"], ["metric.logger.name=none"]])
+def test_chosen_files_replace_those_of_the_source(typed: Sequence[str], tmp_path: Path) -> None:
+    """Of the keys of the optimizer's file, PPO's preset sets lr; the source has another one."""
+    typed = ["exp=ppo", "algo.optimizer.lr=0.5", *typed]
+    run = write_run(tmp_path / "run", typed, typed)
+    before, after = config_of(run), compose_extended(run, ["logger=wandb", "optim=adamw"])[0]
+    assert after.metric.logger.name == "wandb"
+    assert after.metric.logger.project == (before.metric.logger.project or before.exp_name)
+    optimizer = after.algo.optimizer
+    assert (optimizer.name, optimizer.weight_decay, optimizer.lr) == ("adamw", 0.01, 0.5)
 
 
 def write_run(path: Path, typed: Sequence[str], overrides: Sequence[str]) -> RunDirectory:
@@ -288,6 +309,15 @@ def test_refuses_source_without_training_state(ppo: RunDirectory, tmp_path: Path
     assert not (tmp_path / "run").exists()
 
 
+def test_relative_source_without_checkpoint_is_not_called_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new_run([*PPO, f"run_dir={tmp_path / 'fresh'}"])
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match="^checkpoint.extend_from=fresh: no undamaged checkpoint yet"):
+        extended_run("fresh", ["algo.total_steps=512"])
+
+
 def test_removed_source_is_one_sentence(tmp_path: Path, ppo: RunDirectory) -> None:
     source = RunDirectory(tmp_path / "source")
     shutil.copytree(ppo.path, source.path)
@@ -301,6 +331,9 @@ def test_resume_recommends_extend(sources: dict[str, RunDirectory], capsys: pyte
     run = sources["annealed"]
     assert main(["resume", str(run.path), "algo.total_steps=512"]) == 2
     assert f"use `shepherd extend {run.path} algo.total_steps=512`" in capsys.readouterr().err
+    assert main(["resume", str(run.path), "algo.total_steps=512", "algo.anneal_lr=false", "metric.log_every=7"]) == 2
+    advice = f"use `shepherd extend {run.path} algo.anneal_lr=false algo.total_steps=512 metric.log_every=7`"
+    assert advice in capsys.readouterr().err
     assert main(["resume", str(run.path), "env.num_envs=4"]) == 2
     assert f"set init_from={run.path}" in capsys.readouterr().err
 
@@ -325,11 +358,17 @@ def test_sweep_refuses_source_whose_environment_needs_its_seed(
     write_json(repeated.card, repeated.read_card() | {"tier": "replay"})
     train(repeated)
 
-    def check(source: RunDirectory) -> None:
-        typed = [line for line in TYPED["ppo"] if not line.startswith("group=")]
-        varied = ["algo.optimizer.lr=choice(1e-4,1e-3)", "sweep.budget=512", f"checkpoint.extend_from={source.path}"]
-        check_plan(plan([*typed, *varied, "sweep.confirm_seeds=0"]))
-
-    check(sources["ppo"])
+    assert check_sweep(sources["ppo"], 512).pace.done == 256
     with pytest.raises(UserError, match=r"^seed=\d+ .there 42.: cannot differ .* its state does not fit; .*init_from="):
-        check(repeated)
+        check_sweep(repeated, 512)
+
+
+def test_sweep_names_its_budget_if_it_is_too_small(ppo: RunDirectory) -> None:
+    with pytest.raises(UserError, match="^sweep.budget=256: .*/256 was trained for 256 policy steps already"):
+        check_sweep(ppo, 256)
+
+
+def check_sweep(source: RunDirectory, budget: int) -> Checked:
+    typed = [line for line in TYPED["ppo"] if not line.startswith("group=")]
+    varied = ["algo.optimizer.lr=choice(1e-4,1e-3)", f"sweep.budget={budget}"]
+    return check_plan(plan([*typed, *varied, f"checkpoint.extend_from={source.path}", "sweep.confirm_seeds=0"]))
