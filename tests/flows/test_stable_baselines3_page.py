@@ -166,7 +166,7 @@ def equal(value: Any, text: str) -> bool:
 
 
 @pytest.mark.parametrize(("name", "theirs"), [("ppo", "PPO"), ("a2c", "A2C"), ("sac", "SAC"), ("droq", "sbx.SAC")])
-def test_values_in_tables_are_those_of_presets_and_of_sb3(name: str, theirs: str) -> None:
+def test_table_values_equal_presets_and_sb3_defaults(name: str, theirs: str) -> None:
     preset, defaults = plain(compose([f"exp={name}"])[0]), THEIRS["defaults"][theirs]
     for argument, default, ours, value in settings(name):
         assert ours and equal(at(preset, ours[0]), value), (argument, at(preset, ours[0]))
