@@ -207,7 +207,7 @@ MISTAKES = [
     ("stop=[{all:[]}]", ["stop[0].all=[]", "list of conditions"]),
     ("stop=[{plateau:{metric:updates},all:[]}]", ["stop[0]", "one condition, but has plateau, all"]),
     ("stop=[3]", ["stop[0]=3", "must be a mapping"]),
-    ("stop=[{_target_:mine:Solved}]", ["stop[0]._target_=mine.Solved", "plugins=[mine]"]),
+    ("stop=[{_target_:mine:Solved}]", ["stop[0]._target_=mine:Solved", "plugins=[mine]"]),
     ("group=''", ["group=''", "must not be empty"]),
     ("env.id=''", ["env.id=''", "must not be empty"]),
     # Control characters are refused, and escaped in the message.
