@@ -187,7 +187,7 @@ def refuse_foreign(key: str, target: str, hint: str = "") -> None:
     """
     dotted = target.replace(":", ".")
     if "." not in dotted:
-        raise UserError(f"{key}={target}: must be the name of a class with its module, as package.module:Class")
+        raise UserError(f"{key}={target}: must be a name with its module, as package.module:Class")
     if any(dotted.startswith(f"{plugin}.") for plugin in list_named()):
         return
     module, _, name = dotted.rpartition(".")

@@ -136,7 +136,7 @@ class StaleRun:
 
     Attributes:
         run: directory of the run.
-        state: "died" if training was unfinished. "not evaluated" if training has finished, but the final evaluation or
+        state: "died" if training was unfinished. "unfinished" if training has finished, but the final evaluation or
             the registration of the model has not.
         marked: True if the event log already contains that the run died or ended (an `end` event).
     """
@@ -156,7 +156,7 @@ def find_stale(run: RunDirectory) -> StaleRun | None:
     complete = status in COMPLETE
     if status not in (*COMPLETE, "died") or (complete and is_over(run)) or run.is_taken():
         return None
-    return StaleRun(run, "not evaluated" if complete else "died", marked=complete or ended is not None)
+    return StaleRun(run, "unfinished" if complete else "died", marked=complete or ended is not None)
 
 
 def find_other_machine(run: RunDirectory) -> str | None:

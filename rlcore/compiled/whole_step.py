@@ -174,7 +174,9 @@ class CompiledStep:
         self._changed.take(outputs)
         names, replaced = self._outputs
         self._captured.replace({index: next(outputs) for index in replaced})
-        return [dict(zip(part, outputs, strict=False)) for part in names]
+        found = [{name: next(outputs) for name in part} for part in names]
+        assert next(outputs, None) is None, "the step has more outputs than names"
+        return found
 
     def build(self, inputs: Sequence[Any], rng: Noise | None, began: bool) -> bool:
         """Compile the step, if it can be traced.

@@ -34,6 +34,7 @@ from rlcore.train.resume_point import ResumePoint
 from rlcore.train.stop_conditions import StopConditions
 
 log = logging.getLogger(__name__)
+SAME_STATE = {"adam", "adamw"}  # optimizers with the same state; equal shapes of others have another meaning
 SHOWN_TENSORS = 3  # number of tensors with other shapes that a message names
 
 
@@ -110,7 +111,11 @@ def refuse_other_state(before: Mapping[str, Any], now: Mapping[str, Any], config
             f"{source}: written by a version of Shepherd that trains differently, so it cannot be extended; to start a "
             f"new run from its weights, set init_from={source}"
         )
-    wrong = {key: (old, new) for key, old, new in other_learning(before, now) if shapes_state(key, now["tier"])}
+    wrong = {
+        key: (old, new)
+        for key, old, new in other_learning(before, now)
+        if shapes_state(key, now["tier"]) or (key.endswith("optimizer.name") and {old, new} != SAME_STATE)
+    }
     if not config.algo.count_remembered(config):  # no replay buffer, and the rollout of a checkpoint is empty
         wrong = {key: values for key, values in wrong.items() if not key.startswith("buffer.")}
     if "algo.name" in wrong:

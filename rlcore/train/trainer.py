@@ -333,7 +333,15 @@ class Trainer(TrainingLoop):
         return evaluate_agent(agent, config, self.card, count, greedy=greedy, fabric=fabric, on_progress=on_progress)
 
     def save(self, folder: Path | str) -> Path:
-        """Write the checkpoint `folder/<policy_steps>` atomically, replacing an existing one, and return its path."""
+        """Write the checkpoint `folder/<policy_steps>` atomically, replacing an existing one, and return its path.
+
+        Raises UserError if `folder` is a policy or a checkpoint itself: `load_policy(folder)` would then load that one.
+        """
+        for name in ("policy.json", "manifest.json"):
+            if (Path(folder) / name).exists():
+                raise UserError(
+                    f"{folder}: contains {name}, so another policy would be loaded from it; use a new folder"
+                )
         check_finite(self.learner.state_dict(), self.policy_steps)
         folder, bookkeeping = Path(folder), {"time": time.time(), "policy": describe_agent(self.config, self.envs.spec)}
         if self.callbacks:

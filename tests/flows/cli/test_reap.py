@@ -141,7 +141,7 @@ def test_reap_lists_finished_run_without_final_evaluation(home: Path, tmp_path: 
     EventLog(run.events).append("end", status="finished", policy_steps=4096, reason="finished")
     before = run.events.read_bytes()
     (record,) = reap()["runs"]
-    assert (record["state"], record["run_id"]) == ("not evaluated", "late")
+    assert (record["state"], record["run_id"]) == ("unfinished", "late")
     assert (run.events.read_bytes(), mlflow_status(home, run)) == (before, "FINISHED")
 
 

@@ -105,6 +105,16 @@ def train_once(**settings: Any) -> Trainer:
     return one
 
 
+@pytest.mark.parametrize("name", ["policy.json", "manifest.json"])
+def test_save_refuses_folder_of_another_policy(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).touch()
+    with pytest.raises(
+        UserError, match=f"contains {name}, so another policy would be loaded from it; use a new folder"
+    ):
+        train_once().save(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
 def test_load_policy_accepts_checkpoint_of_trainer(tmp_path: Path) -> None:
     one = train_once()
     older = one.save(tmp_path)
