@@ -223,5 +223,5 @@ def _pays(config: RunConfig, count: Callable[[], Arithmetic | None]) -> tuple[bo
     return (
         False,
         f"compiling takes about {WORTHWHILE / 2:.0f} s once and would save about {int(counted.saved):,} s of this run; "
-        f"it is automatic from {WORTHWHILE:.0f} s",
+        f"it is automatic if it saves {WORTHWHILE:.0f} s",
     )

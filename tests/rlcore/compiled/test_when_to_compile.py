@@ -44,7 +44,7 @@ def count(steps: int = 10**6) -> Arithmetic:
         (
             Arithmetic(39_900, 220, 3.4e6, 0),
             EAGER,
-            "compiling takes about 22 s once and would save about 43 s of this run; it is automatic from 44 s",
+            "compiling takes about 22 s once and would save about 43 s of this run; it is automatic if it saves 44 s",
         ),
         (
             Arithmetic(39_900, 220, 3.4e6, 10_000),
@@ -55,7 +55,7 @@ def count(steps: int = 10**6) -> Arithmetic:
         (
             Arithmetic(10**7, 250, 1e11, 10**7),
             EAGER,
-            "compiling takes about 22 s once and would save about 0 s of this run; it is automatic from 44 s",
+            "compiling takes about 22 s once and would save about 0 s of this run; it is automatic if it saves 44 s",
         ),
         (None, EAGER, "the time that compiling would save could not be computed"),
     ],
