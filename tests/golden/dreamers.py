@@ -130,12 +130,23 @@ def type_keys(changes: dict[str, Any]) -> list[str]:
     return [f"{key}={'null' if value is None else value}" for key, value in changes.items()]
 
 
+class RecordedStep:
+    """Gradient step of a learner that records its inputs and changes nothing."""
+
+    def __init__(self) -> None:
+        self.inputs: list[tuple[Any, ...]] = []
+        self.aux: dict[str, Any] = {}
+
+    def __call__(self, *inputs: Any, rng: Any) -> dict[str, Any]:
+        self.inputs.append(inputs)
+        return {}
+
+
 def given_step(learner: Any, batch: Batch) -> tuple[Any, ...]:
     """Return the inputs of a gradient step as an update makes them from a batch."""
-    steps: list[Any] = []
-    learner.step = lambda *given, rng: steps.append(given) or {}
+    learner.step = step = RecordedStep()
     learner.update(batch, np.random.default_rng(0))
-    return steps[0]
+    return step.inputs[0]
 
 
 class Case(NamedTuple):

@@ -12,7 +12,7 @@ import torch
 from rlcore.algorithms.dreamer.dreamer_v2 import learner as dreamer_v2
 from rlcore.optim import rules
 from rlcore.optim.optimizer_keys import OptimizerConfig
-from tests.golden.dreamers import Case, Names, batch_of, make_case, make_learner, near, of_all, type_keys
+from tests.golden.dreamers import Case, Names, RecordedStep, batch_of, make_case, make_learner, near, of_all, type_keys
 from tests.golden.fixtures import arrays, part, settings
 from tests.golden.mutants import Mutant, given, returned, swap
 from tests.soaking import always, heavy
@@ -47,10 +47,11 @@ def test_dreamer_v2_losses_and_gradients_match_sheeprl(variant: str) -> None:
 def test_dreamer_v2_copies_target_critic_every_hundredth_step() -> None:
     """The target critic is copied before the first and each hundredth step (arXiv:2010.02193, B)."""
     learner = learner_of("discrete")
-    batch, taus = batch_of(part(arrays("dreamer_v2"), "discrete/batch/"), (4,)), list[float]()
-    learner.step = lambda sequence, tau, rng: taus.append(tau) or {}
+    batch = batch_of(part(arrays("dreamer_v2"), "discrete/batch/"), (4,))
+    learner.step = step = RecordedStep()
     for _ in range(201):
         learner.update(batch, np.random.default_rng(0))
+    taus = [tau for _, tau in step.inputs]
     assert [i for i, tau in enumerate(taus) if tau] == [0, 100, 200] and {*taus} == {0.0, 1.0}
 
 
