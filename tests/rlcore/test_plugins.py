@@ -154,7 +154,7 @@ def test_member_resolves_names_in_plugins_only(folder: Path) -> None:
     for target in ("mine_too.Env", "mine.Env.x", "minerva.Env", "os.system"):
         with pytest.raises(UserError, match=rf"key={target}|key=mine.Env: this module"):
             plugins.member("key", target)
-    with pytest.raises(UserError, match="^key=mine: must be the name of a class .* package.module:Class$"):
+    with pytest.raises(UserError, match="^key=mine: must be a name with its module, as package.module:Class$"):
         plugins.member("key", "mine")
     with pytest.raises(UserError, match=r"add plugins=\[mine_too\] to the command, or set SHEPHERD_PLUGINS=mine_too"):
         plugins.member("key", "mine_too.Env")

@@ -364,7 +364,7 @@ def test_stop_condition_reads_metric_of_evaluation_in_library_trainer() -> None:
     [
         (["nowhere:Mine"], r"callbacks\[0\]\._target_=nowhere:Mine: .* add plugins=\[nowhere\]"),
         ([f"{PLUGIN}:Recorde"], r"_target_=tests.probes.callbacks:Recorde: tests.probes.callbacks has no Recorde"),
-        (["watcher"], r"callbacks\[0\]\._target_=watcher: must be the name of a class .* as package.module:Class"),
+        (["watcher"], r"callbacks\[0\]\._target_=watcher: must be a name with its module, as package.module:Class"),
         ([f"{PLUGIN}:function"], r"callbacks\[0\]\._target_=tests.probes.callbacks:function: must be a class"),
         ([f"{PLUGIN}:Misspelled"], r"on_iteration\(run\), .*; did you mean 'on_evaluation'"),
         ([f"{PLUGIN}:WithoutRun"], r"on_end must have the parameters \(self, run\)"),
